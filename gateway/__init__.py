@@ -1,0 +1,1 @@
+"""Drives requests round by round; routes, streams and accounts for them."""

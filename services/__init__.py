@@ -1,0 +1,1 @@
+"""The services that a dartspec stack is made of."""

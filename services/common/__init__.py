@@ -1,0 +1,1 @@
+"""What the services and the gateway share: types, errors, configuration, servers and channels."""

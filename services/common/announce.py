@@ -1,0 +1,42 @@
+"""Heartbeats by which a service announces itself to gateways, without any registry in between."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import grpc
+
+from dartspec.services.common.channel import open_channel
+from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+CALL_SECONDS = 2.0
+
+
+async def announce_forever(gateways: Sequence[str], record: Callable[[], gateway_pb2.ServiceRecord]) -> None:
+    """Send ``record()`` to every gateway at the pace that each asks for, until cancelled. Failures are retried."""
+    async with asyncio.TaskGroup() as group:
+        for address in gateways:
+            group.create_task(_announce(address, record))
+
+
+async def _announce(address: str, record: Callable[[], gateway_pb2.ServiceRecord]) -> None:
+    reachable = True
+    async with open_channel(address) as channel:
+        stub = gateway_pb2_grpc.RegistryServiceStub(channel)
+        while True:
+            try:
+                answer = await stub.Announce(gateway_pb2.AnnounceRequest(record=record()), timeout=CALL_SECONDS)
+                pause = max(answer.next_within_ms / 2000.0, 0.05)
+                if not reachable:
+                    log.info("gateway %s is back", address)
+                reachable = True
+            except grpc.aio.AioRpcError as error:
+                if reachable:
+                    log.warning("gateway %s does not take announcements: %s", address, error.details())
+                reachable, pause = False, RETRY_SECONDS
+            await asyncio.sleep(pause)

@@ -1,0 +1,1 @@
+"""The target model with its co-located draft head, behind gRPC."""
