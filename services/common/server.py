@@ -30,10 +30,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
-        handler: Any = await continuation(handler_call_details)
+    ) -> Any:
+        handler = await continuation(handler_call_details)
         if handler is None:
             return handler
         if handler.unary_unary:
@@ -138,7 +138,7 @@ class Server:
             port = self.grpc_server.add_insecure_port(address)
         except RuntimeError as error:
             raise FailedPrecondition(
-                f"cannot listen on {address}: the address is in use or not ours; choose another port (0 picks a free one)"
+                f"cannot listen on {address}: address in use or not ours; choose another port (0 picks a free one)"
             ) from error
         return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
