@@ -1,0 +1,49 @@
+"""Attention of one pass's rows over a session's keys, and the masks for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from dartspec.services.verifier.kv_cache import SLOT_BLOCK
+
+
+def key_count(prefix: int, rows: int, padded: bool) -> int:
+    """Keys that a pass reads: the prefix and its own rows, rounded up to whole blocks when ``padded``."""
+    count = prefix + rows
+    return -(-count // SLOT_BLOCK) * SLOT_BLOCK if padded else count
+
+
+def tree_mask(prefix: int, visible: NDArray[np.bool_], keys: int, device: torch.device) -> torch.Tensor | None:
+    """Mask of a pass whose rows see the whole prefix and ``visible`` [rows, rows] of each other: bool [rows, keys].
+
+    None when every row sees every key, as in plain decoding without padding.
+    """
+    rows = len(visible)
+    if keys == prefix + rows and visible.all():
+        return None
+    mask = np.zeros((rows, keys), dtype=bool)
+    mask[:, :prefix] = True
+    mask[:, prefix : prefix + rows] = visible
+    return torch.from_numpy(mask).to(device)
+
+
+def causal_rows(rows: int) -> NDArray[np.bool_]:
+    """Rows that are consecutive tokens: bool [rows, rows]."""
+    return np.tri(rows, dtype=bool)
+
+
+def attend(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """queries [heads, rows, head_dim], keys and values [kv_heads, keys, head_dim] -> [heads, rows, head_dim]."""
+    return F.scaled_dot_product_attention(
+        queries[None],
+        keys[None],
+        values[None],
+        attn_mask=None if mask is None else mask[None, None],
+        scale=scale,
+        enable_gqa=queries.shape[0] != keys.shape[0],
+    )[0]

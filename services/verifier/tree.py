@@ -1,0 +1,108 @@
+"""Candidate trees: checking, cutting to a budget, positions and attention for one pass, and the walk. Pure.
+
+Rows of a pass: row 0 is the root (the pending token x[n]), row i + 1 is node i of the `Tree`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.types import Int32, Tree
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What one pass committed.
+
+    tokens: committed tokens in order; the last one is the new pending token, or the end of the answer.
+    rows: the pass's rows whose logits chose them, same length; rows[0] is the root's row 0.
+    accepted: how many of the tokens were candidates of the tree, A.
+    """
+
+    tokens: list[int]
+    rows: list[int]
+    accepted: int
+
+
+def check_tree(tree: Tree, vocab_size: int) -> None:
+    """Raise InvalidArgument unless parents come before children, ids are known and siblings are distinct."""
+    nodes = len(tree)
+    bad = np.flatnonzero((tree.token_ids < 0) | (tree.token_ids >= vocab_size))
+    if len(bad):
+        token = tree.token_ids[bad[0]]
+        raise InvalidArgument("tree.token_ids", f"id {token} at node {bad[0]} is not in the vocabulary of {vocab_size}")
+    bad = np.flatnonzero((tree.parents < 0) | (tree.parents > np.arange(nodes)))
+    if len(bad):
+        raise InvalidArgument(
+            "tree.parents", f"parent {tree.parents[bad[0]]} of node {bad[0]} is not the root or an earlier node"
+        )
+    edges = tree.parents.astype(np.int64) * vocab_size + tree.token_ids
+    if len(np.unique(edges)) != nodes:
+        raise InvalidArgument("tree.token_ids", "two children of one node carry the same token")
+    if not ((tree.survival >= 0) & (tree.survival <= 1)).all():
+        raise InvalidArgument("tree.survival", "a probability is outside [0, 1]")
+
+
+def depths(tree: Tree) -> Int32:
+    """Depth of each row, int32 [nodes + 1]; the root's is 0."""
+    depth = np.zeros(len(tree) + 1, dtype=np.int32)
+    for node, parent in enumerate(tree.parents):
+        depth[node + 1] = depth[parent] + 1
+    return depth
+
+
+def cut(tree: Tree, budget: int, max_depth: int) -> Tree:
+    """The ``budget`` nodes of highest survival no deeper than ``max_depth``; every kept node's ancestors are kept."""
+    if not len(tree):
+        return tree
+    survival = tree.survival.astype(np.float64)
+    for node, parent in enumerate(tree.parents):
+        # A child that claims more than its parent would break closure, so it counts as likely as the parent.
+        if parent:
+            survival[node] = min(survival[node], survival[parent - 1])
+    shallow = depths(tree)[1:] <= max_depth
+    # Stable: among equals the smaller index, hence a parent before its child.
+    order = np.argsort(-survival, kind="stable")
+    keep = np.sort(order[shallow[order]][: max(budget, 0)])
+    if len(keep) == len(tree):
+        return tree
+    new_index = np.zeros(len(tree) + 1, dtype=np.int32)
+    new_index[keep + 1] = np.arange(1, len(keep) + 1)
+    return Tree(tree.token_ids[keep], new_index[tree.parents[keep]], tree.survival[keep], tree.feature_bins[keep])
+
+
+def visible_rows(tree: Tree) -> NDArray[np.bool_]:
+    """Which rows of the pass a row attends to: its ancestors and itself. bool [nodes + 1, nodes + 1]."""
+    rows = len(tree) + 1
+    visible = np.zeros((rows, rows), dtype=bool)
+    visible[0, 0] = True
+    for node, parent in enumerate(tree.parents):
+        visible[node + 1] = visible[parent]
+        visible[node + 1, node + 1] = True
+    return visible
+
+
+def walk(tree: Tree, choose_at: Callable[[int], int], ends: Callable[[int], bool]) -> Walk:
+    """Follow the target's own choices down the tree.
+
+    ``choose_at(row)`` is the token that the target chooses after the row's token; it is called once per committed
+    token, in order. ``ends(token)`` says whether the answer is over with that token; nothing is chosen after it.
+    """
+    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
+    children = {edge: i + 1 for i, edge in enumerate(edges)}
+    tokens: list[int] = []
+    rows = [0]
+    accepted = 0
+    while True:
+        token = choose_at(rows[-1])
+        tokens.append(token)
+        child = children.get((rows[-1], token))
+        accepted += child is not None
+        if child is None or ends(token):
+            return Walk(tokens, rows, accepted)
+        rows.append(child)
