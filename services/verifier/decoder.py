@@ -65,7 +65,7 @@ class Decoder:
     def draft(self, session: Session) -> Proposals:
         """What the head offers for the positions after the pending token. The session must have features waiting."""
         assert self.proposer is not None
-        (proposals,) = self.proposer.propose([self._draft_input(session)], self.top_k)
+        (proposals,) = self.proposer.propose([_draft_input(session, session.lag())], self.top_k)
         session.features.clear()
         session.proposals = proposals
         return proposals
@@ -94,15 +94,20 @@ class Decoder:
         session.features.append(features)
         # While the prompt's end is not reached, the token after the last position may be unknown.
         if not session.prefilling and session.lag() >= LAG_LIMIT and len(session.tokens) > session.n:
-            self.proposer.append([self._draft_input(session)])
-            session.features.clear()
+            # All but the last position, from which the next draft starts.
+            entry = _draft_input(session, session.lag() - 1)
+            last = session.features[-1][-1:]
+            self.proposer.append([entry])
+            session.features[:] = [last]
 
-    def _draft_input(self, session: Session) -> DraftInput:
-        assert session.head_cache is not None
-        start = session.head_cache.length
-        following = torch.tensor(session.tokens[start + 1 : session.n + 1])
-        features = session.features[0] if len(session.features) == 1 else torch.cat(session.features)
-        return DraftInput(session.head_cache, features, following)
+
+def _draft_input(session: Session, rows: int) -> DraftInput:
+    """The first ``rows`` positions that the draft head has not seen, and the tokens that follow each."""
+    assert session.head_cache is not None
+    start = session.head_cache.length
+    following = torch.tensor(session.tokens[start + 1 : start + rows + 1])
+    features = session.features[0] if len(session.features) == 1 else torch.cat(session.features)
+    return DraftInput(session.head_cache, features[:rows], following)
 
 
 def best_chain(proposals: Proposals, limit: int, stop_ids: frozenset[int]) -> Tree:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 _ROUNDS = 10
 
@@ -21,18 +21,22 @@ MAX_GUMBEL = float(-np.log(-np.log1p(-0.5 / 2.0**32)))
 
 def philox(counters: NDArray[np.uint64], position: int, seed: int) -> NDArray[np.uint64]:
     """Philox4x32-10 of counters (c, position, 0, 0) under a 64-bit seed. uint64 [n] -> uint64 [n, 4], below 2^32."""
-    c0 = counters.astype(np.uint64)
-    c1 = np.full_like(c0, position & 0xFFFFFFFF)
-    c2 = np.zeros_like(c0)
-    c3 = np.zeros_like(c0)
-    k0, k1 = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    return philox_rounds(counters.astype(np.uint64), np.uint64(position), np.uint64(seed))
+
+
+def philox_rounds(
+    counters: NDArray[np.uint64], positions: NDArray[np.uint64] | np.uint64, seeds: NDArray[np.uint64] | np.uint64
+) -> NDArray[np.uint64]:
+    """As `philox`, for arrays that broadcast together to a shape s. -> uint64 [*s, 4]."""
+    c0, c1, k0 = np.broadcast_arrays(counters, positions & _LOW, seeds & _LOW)
+    c2 = c3 = np.zeros_like(c0)
+    k1 = seeds >> _32
     for _ in range(_ROUNDS):
         p0, p1 = c0 * _M0, c2 * _M1
-        c0 = (p1 >> _32) ^ c1 ^ np.uint64(k0)
-        c2 = (p0 >> _32) ^ c3 ^ np.uint64(k1)
+        c0, c2 = (p1 >> _32) ^ c1 ^ k0, (p0 >> _32) ^ c3 ^ k1
         c1, c3 = p1 & _LOW, p0 & _LOW
-        k0, k1 = (k0 + _W0) & 0xFFFFFFFF, (k1 + _W1) & 0xFFFFFFFF
-    return np.stack((c0, c1, c2, c3), axis=1)
+        k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+    return np.stack((c0, c1, c2, c3), axis=-1)
 
 
 def gumbel(tokens: NDArray[np.int64], position: int, seed: int) -> NDArray[np.float64]:
