@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK
 
+# Kernels take another path for fewer rows than this, at the end of a block of rows too, and the last bits differ.
+ROW_BLOCK = 4
+
 
 def key_count(prefix: int, rows: int, padded: bool) -> int:
     """Keys that a pass reads: the prefix and its own rows, rounded up to whole blocks when ``padded``."""
@@ -16,17 +19,25 @@ def key_count(prefix: int, rows: int, padded: bool) -> int:
     return -(-count // SLOT_BLOCK) * SLOT_BLOCK if padded else count
 
 
-def tree_mask(prefix: int, visible: NDArray[np.bool_], keys: int, device: torch.device) -> torch.Tensor | None:
-    """Mask of a pass whose rows see the whole prefix and ``visible`` [rows, rows] of each other: bool [rows, keys].
+def row_count(rows: int, padded: bool) -> int:
+    """Rows of queries that a pass computes: its own, rounded up to whole blocks when ``padded``."""
+    return -(-rows // ROW_BLOCK) * ROW_BLOCK if padded else rows
 
-    None when every row sees every key, as in plain decoding without padding.
+
+def tree_mask(
+    prefix: int, visible: NDArray[np.bool_], keys: int, device: torch.device, query_rows: int
+) -> torch.Tensor | None:
+    """Mask of a pass whose rows see the whole prefix and ``visible`` [rows, rows] of each other.
+
+    bool [query_rows, keys]; None when every row sees every key, as in plain decoding without padding.
     """
     rows = len(visible)
     if keys == prefix + rows and visible.all():
         return None
-    mask = np.zeros((rows, keys), dtype=bool)
+    mask = np.zeros((query_rows, keys), dtype=bool)
     mask[:, :prefix] = True
-    mask[:, prefix : prefix + rows] = visible
+    mask[:rows, prefix : prefix + rows] = visible
+    mask[rows:, 0] = True  # a padding row that saw nothing would be NaN
     return torch.from_numpy(mask).to(device)
 
 
@@ -38,7 +49,10 @@ def causal_rows(rows: int) -> NDArray[np.bool_]:
 def attend(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
-    """queries [heads, rows, head_dim], keys and values [kv_heads, keys, head_dim] -> [heads, rows, head_dim]."""
+    """queries [heads, rows, head_dim], keys and values [kv_heads, keys, head_dim] -> [heads, rows, head_dim].
+
+    mask: bool [rows, keys], or None.
+    """
     return F.scaled_dot_product_attention(
         queries[None],
         keys[None],

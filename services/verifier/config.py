@@ -6,9 +6,14 @@ from dataclasses import dataclass
 
 from dartspec.services.common.config import between, setting
 
+ADAPTIVE = "adaptive"
+ADAPTIVE_LIMIT = 59
+
 
 def budget_limit(value: str) -> int:
-    """Nodes of a budget written as ``fixed:N``. Raises ValueError for anything else."""
+    """Most nodes of a budget written as ``adaptive`` or ``fixed:N``. Raises ValueError for anything else."""
+    if value == ADAPTIVE:
+        return ADAPTIVE_LIMIT
     kind, _, number = value.partition(":")
     if kind != "fixed":
         raise ValueError(value)
@@ -19,7 +24,7 @@ def _budget(value: str) -> str | None:
     try:
         nodes = budget_limit(value)
     except ValueError:
-        return f"must be fixed:N, got {value!r}"
+        return f"must be adaptive or fixed:N, got {value!r}"
     return between(0, 1024)(nodes)
 
 
@@ -45,7 +50,9 @@ class VerifierSettings:
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
     node: str = setting("", "Name of this node; default: the host's name.")
     top_k: int = setting(25, "Candidates that the head offers for each position.", check=between(1, 256))
-    budget: str = setting("fixed:16", "Nodes that one pass verifies at most: fixed:N.", check=_budget)
+    budget: str = setting(
+        ADAPTIVE, "Nodes that a pass verifies: adaptive (as many as pay by measured costs) or fixed:N.", check=_budget
+    )
     max_sessions: int = setting(64, "Answers that can be open at once.", check=between(1, 65536))
     kv_positions: int = setting(
         0,

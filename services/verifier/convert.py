@@ -23,6 +23,7 @@ def command_from_proto(message: verifier_pb2.Command) -> Command:
             request_id=order.request_id,
             draft_after=order.draft_after,
             plain_only=order.plain_only,
+            always_draft=order.always_draft,
         )
     if kind == "verify":
         source = message.verify.WhichOneof("candidates")

@@ -171,6 +171,8 @@ class Engine:
             elif session.proposals is None:
                 raise InvalidArgument("verify.chain", "the session's last round event carried no proposals")
             session.verify = command
+            # From the pass's end over draft, transport and search to the candidates' arrival.
+            self.budget.observe_overhead(1e3 * (time.monotonic() - session.drafting_since))
         else:
             _check_n(command.n, session.n + session.credit, session.verify is None and not session.prefilling)
             if not 1 <= command.steps <= MAX_CREDIT - session.credit:
@@ -216,7 +218,8 @@ class Engine:
             raise DeadlineExceeded("the request's time is over")
         wait_ms = 1e3 * (begin - session.waiting_since)
         offered = tree = Tree.empty()
-        if session.prefilling:
+        first = session.prefilling
+        if first:
             commit = self.decoder.prefill(session)
             if commit is None:
                 return None
@@ -224,19 +227,26 @@ class Engine:
             if session.verify is not None:
                 offered = self._offered(session, session.verify)
                 # The last candidate that can be committed is the one that reaches the limit.
-                tree = cut(offered, self.budget.nodes(offered), max_depth=session.room)
+                nodes = self.budget.nodes(offered, forced=session.opened.always_draft)
+                tree = cut(offered, nodes, max_depth=session.room)
                 session.verify = None
             else:
                 session.credit -= 1
             session.proposals = None
             commit = self.decoder.verify(session, tree)
         verified = time.monotonic()
+        if not first:
+            self.budget.observe(
+                session.gain, tree, commit.walk.accepted, len(commit.walk.tokens), 1e3 * (verified - begin)
+            )
         finish = session.finish_of(session.tokens[-1])
         no_draft = self._no_draft(session, commit) if session.credit == 0 and session.draft_after else None
         proposals = None
         if session.draft_after and session.credit == 0 and no_draft is None:
             proposals = self.decoder.draft(session)
         drafted = time.monotonic()
+        if proposals is not None:
+            session.drafting_since = verified
         self._count(commit, len(tree))
         return Round(
             session=session_id,
@@ -269,6 +279,8 @@ class Engine:
             return NoDraft.PLAIN_ONLY
         if session.room < 2:
             return NoDraft.NEAR_LIMIT
+        if not session.opened.always_draft and not self.budget.pays(session.gain):
+            return NoDraft.DOES_NOT_PAY
         return None
 
     def _count(self, commit: Commit, nodes: int) -> None:

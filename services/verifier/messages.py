@@ -39,6 +39,7 @@ class Open:
     request_id: str
     draft_after: bool
     plain_only: bool
+    always_draft: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.admission import Admission
-from dartspec.services.verifier.budget import Budget
-from dartspec.services.verifier.config import VerifierSettings, budget_limit
+from dartspec.services.verifier.budget import AdaptiveBudget, Budget, FixedBudget
+from dartspec.services.verifier.config import ADAPTIVE, VerifierSettings, budget_limit
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
 from dartspec.services.verifier.loader import LoadedTarget, load_target
 from dartspec.services.verifier.sampling import SAMPLER
 from dartspec.services.verifier.tokenizer import TokenizerFiles, load_tokenizer
+from dartspec.services.verifier.warmup import profile, warm_up
 from dartspec.v1 import common_pb2, verifier_pb2
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,17 @@ def load_replica(settings: VerifierSettings) -> Replica:
     limit = budget_limit(settings.budget)
     admission = Admission(settings.max_sessions, _kv_positions(settings, loaded), context_length, limit)
     decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
+    warm_up(decoder, admission)
+    budget: Budget = FixedBudget(limit)
+    if settings.budget == ADAPTIVE and head is not None:
+        cost, draft_ms = profile(decoder, admission)
+        log.info(
+            "a pass of 1 row takes %.1f ms, of %d rows %.1f ms",
+            cost.milliseconds[0],
+            limit + 1,
+            cost.pass_ms(limit + 1),
+        )
+        budget = AdaptiveBudget(cost, limit, draft_ms)
     hello = verifier_pb2.Hello(
         protocol=1,
         model_fingerprint=loaded.info.fingerprint,
@@ -84,7 +96,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
         max_nodes=limit,
         invariant=settings.invariant,
     )
-    return Replica(decoder, admission, Budget(limit), tokenizer, head, hello, description)
+    return Replica(decoder, admission, budget, tokenizer, head, hello, description)
 
 
 def head_fingerprint(head: DraftHead) -> str:

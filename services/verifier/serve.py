@@ -20,7 +20,6 @@ from dartspec.services.verifier.engine import Engine
 from dartspec.services.verifier.inspect import propose_after
 from dartspec.services.verifier.replica import Replica, load_replica
 from dartspec.services.verifier.server import VerifierServicer
-from dartspec.services.verifier.warmup import warm_up
 from dartspec.v1 import draft_pb2, draft_pb2_grpc, gateway_pb2, verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,6 @@ async def serve(settings: VerifierSettings) -> None:
         server.grpc_server,
     )
     addresses = await server.start(settings.listen)
-    await asyncio.wrap_future(engine.call(lambda: warm_up(replica.decoder, replica.admission)))
     await server.ready()
     print(f"dartspec verifier ready on {' '.join(addresses)}", flush=True)
     announcing = asyncio.create_task(_announce(settings, replica, engine, addresses))

@@ -8,6 +8,7 @@ import torch
 
 from dartspec.services.common.types import Proposals
 from dartspec.services.draft.cache import HeadCache
+from dartspec.services.verifier.budget import Gain
 from dartspec.services.verifier.kv_cache import KVCache
 from dartspec.services.verifier.messages import Finish, Open, Verify
 from dartspec.services.verifier.sampling import History
@@ -34,7 +35,9 @@ class Session:
     credit: int = 0
     draft_after: bool = False
     deadline: float | None = None  # time.monotonic()
+    gain: Gain = field(default_factory=Gain)
     waiting_since: float = 0.0
+    drafting_since: float = 0.0
     active_at: float = 0.0
 
     @property

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from dartspec.services.verifier.attention import attend, key_count, tree_mask
+from dartspec.services.verifier.attention import attend, key_count, row_count, tree_mask
 from dartspec.services.verifier.kv_cache import KVCache
 from dartspec.services.verifier.linear import linear
 from dartspec.services.verifier.target_config import TargetConfig
@@ -94,7 +94,7 @@ class Target:
         """
         rows = len(token_ids)
         keys = key_count(cache.length, rows, self.invariant)
-        mask = tree_mask(cache.length, visible, keys, self.device)
+        mask = tree_mask(cache.length, visible, keys, self.device, row_count(rows, self.invariant))
         position = torch.from_numpy(depth.astype(np.int64) + cache.length).to(self.device)
         cos, sin = self._cos[position], self._sin[position]  # [rows, head_dim]
         x = F.embedding(torch.tensor(token_ids, device=self.device), self.embedding)  # [rows, H]
@@ -132,7 +132,8 @@ class Target:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         cache.write(index, rotate(k, cos, sin), v)
         all_keys, all_values = cache.read(index, keys)
-        mixed = attend(rotate(q, cos, sin), all_keys, all_values, mask, c.head_dim**-0.5)
+        queries = F.pad(rotate(q, cos, sin), (0, 0, 0, row_count(rows, self.invariant) - rows))
+        mixed = attend(queries, all_keys, all_values, mask, c.head_dim**-0.5)[:, :rows]
         return self._linear(mixed.transpose(0, 1).reshape(rows, -1), layer.out, layer.out_bias)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -1,35 +1,67 @@
-"""The first passes, made before readiness so that no request pays for them."""
+"""The first passes, made before readiness so that no request pays for them, and what they cost."""
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.admission import Admission
+from dartspec.services.verifier.cost import REPEATS, CostTable, measure
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.messages import Open
+from dartspec.services.verifier.session import Session
+from dartspec.services.verifier.tree import depths, visible_rows
 
-_PROMPT_TOKENS = 16
+# Context length at which passes are profiled; longer contexts cost a little more in every row count alike.
+PROFILE_TOKENS = 128
 
 
 def warm_up(decoder: Decoder, admission: Admission) -> None:
     """Prefill, draft, decode one token and verify a tree of the largest size, once each."""
-    vocab_size = decoder.target.config.vocab_size
-    prompt = [token % vocab_size for token in range(_PROMPT_TOKENS)]
-    sampling = Sampling(temperature=0.0, max_tokens=_PROMPT_TOKENS, ignore_eos=True)
-    session = admission.open(Open(0, prompt, len(prompt), sampling, 0, 0, "warm-up", True, False), decoder)
+    session = _open(decoder, admission)
     try:
-        decoder.prefill(session)
-        decoder.verify(session, Tree.empty())
         if decoder.proposer is not None:
             decoder.draft(session)
-        nodes = min(admission.max_nodes, vocab_size)
-        star = Tree(
-            np.arange(nodes, dtype=np.int32),
-            np.zeros(nodes, dtype=np.int32),
-            np.zeros(nodes, dtype=np.float32),
-            np.zeros(nodes, dtype=np.uint16),
-        )
-        decoder.verify(session, star)
+        decoder.verify(session, Tree.empty())
+        _run_rows(decoder, session, admission.max_nodes + 1)
     finally:
         admission.release(session)
+
+
+def profile(decoder: Decoder, admission: Admission) -> tuple[CostTable, float]:
+    """The cost table of target passes, and the milliseconds of a draft. Needs a draft head."""
+    session = _open(decoder, admission)
+    try:
+        table = measure(lambda rows: _run_rows(decoder, session, rows), admission.max_nodes + 1)
+        drafts = []
+        for _ in range(REPEATS):
+            decoder.verify(session, Tree.empty())
+            begin = time.perf_counter()
+            decoder.draft(session)
+            drafts.append(1e3 * (time.perf_counter() - begin))
+        return table, min(drafts)
+    finally:
+        admission.release(session)
+
+
+def _open(decoder: Decoder, admission: Admission) -> Session:
+    vocab_size = decoder.target.config.vocab_size
+    length = min(PROFILE_TOKENS, admission.context_length // 2)
+    prompt = [token % vocab_size for token in range(length)]
+    sampling = Sampling(temperature=0.0, max_tokens=REPEATS + 2, ignore_eos=True)
+    session = admission.open(Open(0, prompt, length, sampling, 0, 0, "warm-up", True, False), decoder)
+    while decoder.prefill(session) is None:
+        continue
+    return session
+
+
+def _run_rows(decoder: Decoder, session: Session, rows: int) -> None:
+    """A pass of ``rows`` rows that commits nothing: a star, whose tokens need not be distinct for this."""
+    nodes = rows - 1
+    star = Tree(
+        np.zeros(nodes, np.int32), np.zeros(nodes, np.int32), np.zeros(nodes, np.float32), np.zeros(nodes, np.uint16)
+    )
+    out = decoder.target.forward(session.cache, [0] * rows, depths(star), visible_rows(star))
+    decoder.target.logits(out.hidden).cpu()

@@ -112,7 +112,7 @@ def run_walks(
         before = len(tokens)
         prefix = tuple(tokens)
 
-        def choose_at(row: int) -> int:
+        def choose_at(row: int, prefix: tuple[int, ...] = prefix) -> int:
             position = FIRST_POSITION + len(tokens)
             token = choose(logits(prefix + paths[row]), position, history, sampling, seed, frozenset())
             tokens.append(token)
