@@ -78,6 +78,7 @@ def _round_to_proto(event: Round) -> verifier_pb2.RoundEvent:
         n=event.n,
         token_ids=event.token_ids,
         logprobs=event.logprobs,
+        margins=event.margins,
         accepted=event.accepted,
         nodes_offered=event.nodes_offered,
         nodes_verified=event.nodes_verified,

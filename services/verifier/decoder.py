@@ -10,7 +10,7 @@ import torch
 from dartspec.services.common.types import Proposals, Tree
 from dartspec.services.draft.propose import DraftInput, Proposer
 from dartspec.services.verifier.attention import causal_rows
-from dartspec.services.verifier.sampling import choose, log_probability
+from dartspec.services.verifier.sampling import choose_with_margin, log_probability
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.target import Target
 from dartspec.services.verifier.tree import Walk, depths, visible_rows, walk
@@ -22,10 +22,11 @@ LAG_LIMIT = 512
 
 @dataclass(frozen=True)
 class Commit:
-    """What a pass committed: the walk, and the log-probability of each token under the raw logits."""
+    """What a pass committed: the walk, each token's log-probability under the raw logits, and its margin."""
 
     walk: Walk
     logprobs: list[float]
+    margins: list[float]
     finished: bool
 
 
@@ -75,18 +76,20 @@ class Decoder:
         rows = logits.cpu()
         sampling, seed = session.opened.sampling, session.opened.seed
         logprobs: list[float] = []
+        margins: list[float] = []
 
         def choose_at(row: int) -> int:
             values = rows[row].float().numpy()
             position = first_position + len(logprobs)
-            token = choose(values, position, session.history, sampling, seed, session.enders)
+            token, margin = choose_with_margin(values, position, session.history, sampling, seed, session.enders)
+            margins.append(margin)
             logprobs.append(log_probability(values, token))
             session.history.append(token)
             session.tokens.append(token)
             return token
 
         walked = walk(tree, choose_at, lambda token: session.finish_of(token) is not None)
-        return Commit(walked, logprobs, session.finish_of(walked.tokens[-1]) is not None)
+        return Commit(walked, logprobs, margins, session.finish_of(walked.tokens[-1]) is not None)
 
     def _keep_features(self, session: Session, features: torch.Tensor) -> None:
         if session.head_cache is None or self.proposer is None:

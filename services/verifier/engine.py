@@ -253,6 +253,7 @@ class Engine:
             n=len(session.tokens) - 1,
             token_ids=commit.walk.tokens,
             logprobs=commit.logprobs,
+            margins=commit.margins,
             accepted=commit.walk.accepted,
             nodes_offered=len(offered),
             nodes_verified=len(tree),

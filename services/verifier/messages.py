@@ -81,6 +81,7 @@ class Round:
     n: int
     token_ids: list[int]
     logprobs: list[float]
+    margins: list[float]
     accepted: int
     nodes_offered: int
     nodes_verified: int

@@ -28,22 +28,38 @@ def philox_rounds(
     counters: NDArray[np.uint64], positions: NDArray[np.uint64] | np.uint64, seeds: NDArray[np.uint64] | np.uint64
 ) -> NDArray[np.uint64]:
     """As `philox`, for arrays that broadcast together to a shape s. -> uint64 [*s, 4]."""
-    c0, c1, k0 = np.broadcast_arrays(counters, positions & _LOW, seeds & _LOW)
-    c2 = c3 = np.zeros_like(c0)
-    k1 = seeds >> _32
+    k0, k1 = seeds & _LOW, seeds >> _32
+    # The first operands are one number for many counters; broadcasting makes them grow only when they must.
+    c0, c1, c2, c3 = counters, positions & _LOW, np.uint64(0), np.uint64(0)
     for _ in range(_ROUNDS):
         p0, p1 = c0 * _M0, c2 * _M1
         c0, c2 = (p1 >> _32) ^ c1 ^ k0, (p0 >> _32) ^ c3 ^ k1
         c1, c3 = p1 & _LOW, p0 & _LOW
         k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
-    return np.stack((c0, c1, c2, c3), axis=-1)
+    return np.stack(np.broadcast_arrays(c0, c1, c2, c3), axis=-1)
 
 
 def gumbel(tokens: NDArray[np.int64], position: int, seed: int) -> NDArray[np.float64]:
     """G(seed, position, v) = -ln(-ln u) for each token v in ``tokens``. int64 [n] -> float64 [n], always finite."""
-    blocks, inverse = np.unique(tokens >> 2, return_inverse=True)
-    lanes = philox(blocks.astype(np.uint64), position, seed)
-    return gumbel_of_bits(lanes[inverse, tokens & 3])
+    return gumbel_of_bits(noise_bits(tokens, position, seed))
+
+
+def noise_bits(tokens: NDArray[np.int64], position: int, seed: int) -> NDArray[np.uint64]:
+    """The 32 random bits r behind G(seed, position, v) for each token. int64 [n] -> uint64 [n], below 2^32."""
+    if not len(tokens):
+        return np.empty(0, np.uint64)
+    first, last = int(tokens.min()) >> 2, int(tokens.max()) >> 2
+    if len(tokens) > last - first:
+        # Dense: one counter for every four ids of the range, each used nearly always.
+        lanes = philox(np.arange(first, last + 1, dtype=np.uint64), position, seed)
+        return lanes.reshape(-1)[tokens - 4 * first]
+    lanes = philox((tokens >> 2).astype(np.uint64), position, seed)
+    return lanes[np.arange(len(tokens)), tokens & 3]
+
+
+def bits_above(level: float) -> int:
+    """The smallest r whose noise can exceed ``level``; a little smaller, so that rounding never hides one."""
+    return max(int(2.0**32 * float(np.exp(-np.exp(-level)))) - 2, 0)
 
 
 def gumbel_of_bits(bits: NDArray[np.uint64]) -> NDArray[np.float64]:

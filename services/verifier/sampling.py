@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 
 from dartspec.services.common.errors import InternalError
 from dartspec.services.common.types import Float32, Sampling
-from dartspec.services.verifier.noise import MAX_GUMBEL, gumbel
+from dartspec.services.verifier.noise import MAX_GUMBEL, bits_above, gumbel, gumbel_of_bits, noise_bits
 
 # Names this algorithm in the Hello of both sides; change it with anything that changes a token.
 SAMPLER = "gumbel-philox4x32-10/1"
 
+# A margin below this is exact: tokens that come this close to the winner are never left out of the comparison.
+MARGIN_LIMIT = 0.01
+
 _TOP_P_FIRST = 2048
+_FAR = 6.0
 
 
 @dataclass
@@ -59,14 +63,25 @@ def choose(
 
     ``enders`` are the ids that end the answer. Raises InternalError when the logits hold a NaN.
     """
+    return choose_with_margin(logits, position, history, sampling, seed, enders)[0]
+
+
+def choose_with_margin(
+    logits: Float32, position: int, history: History, sampling: Sampling, seed: int, enders: frozenset[int]
+) -> tuple[int, float]:
+    """As `choose`, and by how much the token's score beat the runner-up's.
+
+    The margin is exact below `MARGIN_LIMIT`; above, it is only known to be above. It is infinite without a runner-up.
+    """
     if sampling.temperature == 0.0 and not _edits_logits(sampling, history):
         best = int(np.argmax(logits))  # the first of equal maxima; a NaN counts as the maximum
         if np.isnan(logits[best]):
             raise InternalError("the target's logits hold a NaN")
-        return best
+        return best, _margin(logits, best)
     kept = processed(logits, history, sampling, enders)
     if sampling.temperature == 0.0:
-        return int(kept.ids[np.argmax(kept.scores)])
+        first = int(np.argmax(kept.scores))
+        return int(kept.ids[first]), _margin(kept.scores, first)
     return _gumbel_argmax(kept, position, seed)
 
 
@@ -76,17 +91,19 @@ def processed(logits: Float32, history: History, sampling: Sampling, enders: fro
     At temperature 0 the division and the filters are left out: they never remove the argmax. Tokens with probability
     zero are not in the result, so no coin can choose them. Raises InternalError when the logits hold a NaN.
     """
-    scores = logits.astype(np.float64)
-    if np.isnan(scores).any():
+    if np.isnan(logits.max()):
         raise InternalError("the target's logits hold a NaN")
-    for token, bias in sampling.logit_bias.items():
-        scores[token] += bias
-    _ban(scores, history, sampling, enders)
-    _penalise(scores, history, sampling)
-    ids = np.flatnonzero(scores > -np.inf)
-    if not len(ids):
+    scores = logits.astype(np.float64)
+    if _edits_logits(sampling, history):
+        for token, bias in sampling.logit_bias.items():
+            scores[token] += bias
+        _ban(scores, history, sampling, enders)
+        _penalise(scores, history, sampling)
+    kept = Candidates(np.arange(len(scores)), scores)
+    if np.isneginf(scores.min()):
+        kept = _select(kept, scores > -np.inf)
+    if not len(kept.ids):
         raise InternalError("no token of the vocabulary is left to choose: min_tokens bans all that is allowed")
-    kept = Candidates(ids, scores[ids])
     if sampling.temperature == 0.0:
         return kept
     kept = Candidates(kept.ids, kept.scores / sampling.temperature)
@@ -144,7 +161,8 @@ def _select(kept: Candidates, mask: NDArray[np.bool_]) -> Candidates:
 
 
 def _top_k(kept: Candidates, k: int) -> Candidates:
-    threshold = -np.partition(-kept.scores, k - 1)[k - 1]
+    cut = len(kept.scores) - k
+    threshold = np.partition(kept.scores, cut)[cut]
     above = kept.scores > threshold
     # Exactly k are kept: of those that tie at the threshold, the smaller ids, which come first.
     ties = np.flatnonzero(kept.scores == threshold)[: k - int(above.sum())]
@@ -158,7 +176,8 @@ def _top_p(kept: Candidates, top_p: float) -> Candidates:
     # A stable sort of a few likely tokens is enough nearly always, and keeps smaller ids first among equals.
     for size in (_TOP_P_FIRST, len(weights)):
         if size < len(weights):
-            threshold = -np.partition(-weights, size - 1)[size - 1]
+            cut = len(weights) - size
+            threshold = np.partition(weights, cut)[cut]
             likely = np.flatnonzero(weights >= threshold)
         else:
             likely = np.arange(len(weights))
@@ -172,10 +191,20 @@ def _top_p(kept: Candidates, top_p: float) -> Candidates:
     return _select(kept, mask)
 
 
-def _gumbel_argmax(kept: Candidates, position: int, seed: int) -> int:
-    # A token can win only if its score with the largest possible noise reaches a total that is already there.
+def _gumbel_argmax(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
+    # A token can win only if its score with the largest possible noise reaches a total that is already there, and one
+    # far below that total only with random bits near the top: logarithms are taken for the few that remain.
     top = int(np.argmax(kept.scores))
-    reach = kept.scores[top] + gumbel(kept.ids[top : top + 1], position, seed)[0]
-    alive = _select(kept, kept.scores + MAX_GUMBEL >= reach)
-    totals = alive.scores + gumbel(alive.ids, position, seed)
-    return int(alive.ids[np.argmax(totals)])
+    reach = kept.scores[top] + gumbel(kept.ids[top : top + 1], position, seed)[0] - MARGIN_LIMIT
+    alive = kept if kept.scores.min() + MAX_GUMBEL >= reach else _select(kept, kept.scores + MAX_GUMBEL >= reach)
+    bits = noise_bits(alive.ids, position, seed)
+    winners = np.flatnonzero((alive.scores >= reach - _FAR) | (bits >= bits_above(_FAR)))
+    totals = alive.scores[winners] + gumbel_of_bits(bits[winners])
+    first = int(np.argmax(totals))
+    return int(alive.ids[winners[first]]), _margin(totals, first)
+
+
+def _margin(scores: NDArray[np.floating], best: int) -> float:
+    """scores[best] minus the best of the others."""
+    others = max(scores[:best].max(initial=-np.inf), scores[best + 1 :].max(initial=-np.inf))
+    return float(scores[best]) - float(others)

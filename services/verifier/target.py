@@ -132,7 +132,9 @@ class Target:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
         cache.write(index, rotate(k, cos, sin), v)
         all_keys, all_values = cache.read(index, keys)
-        queries = F.pad(rotate(q, cos, sin), (0, 0, 0, row_count(rows, self.invariant) - rows))
+        queries = rotate(q, cos, sin)
+        if spare := row_count(rows, self.invariant) - rows:
+            queries = F.pad(queries, (0, 0, 0, spare))
         mixed = attend(queries, all_keys, all_values, mask, c.head_dim**-0.5)[:, :rows]
         return self._linear(mixed.transpose(0, 1).reshape(rows, -1), layer.out, layer.out_bias)
 
