@@ -1,0 +1,155 @@
+"""One answer from its first token to its last, on as many verifiers as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from dartspec.gateway.failover import Failover
+from dartspec.gateway.fleet import Fleet
+from dartspec.gateway.ledger import Ledger
+from dartspec.gateway.link import VerifierLink
+from dartspec.gateway.plan import Plan
+from dartspec.gateway.rounds import rounds
+from dartspec.gateway.search import TreeSearch
+from dartspec.gateway.types import Chunk, Finish, FinishReason, Mode, Opening, Round, RoundKind
+from dartspec.services.common.errors import DartspecError, DeadlineExceeded, Unavailable
+
+log = logging.getLogger(__name__)
+
+MAX_TIME_LEFT_MS = 2**32 - 1  # what the field holds; 49 days
+
+
+class Answer:
+    """Makes the chunks and the finish of a planned request. ``deadline`` is a reading of the loop's clock or None."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        fleet: Fleet,
+        search: TreeSearch,
+        ledger: Ledger,
+        failover: Failover,
+        *,
+        deadline: float | None,
+    ) -> None:
+        self._plan = plan
+        self._fleet = fleet
+        self._search = search
+        self._ledger = ledger
+        self._failover = failover
+        self._deadline = deadline
+        self._committed = list(plan.committed)
+
+    async def messages(self) -> AsyncGenerator[Chunk | Finish, None]:
+        """Chunks in order, each token once, then the finish."""
+        if self._plan.ended:
+            tail = self._plan.stream.push((), (), last=not self._plan.ended_stop)
+            if tail.text:
+                yield Chunk(len(self._committed), (), (), tail.text)
+            yield self._finish(self._plan.ended, self._plan.ended_stop)
+            return
+        async with aclosing(self._rounds()) as all_rounds:
+            async for round in all_rounds:
+                self._account(round)
+                piece = self._plan.stream.push(round.token_ids, round.logprobs, last=bool(round.finish_reason))
+                first_index = len(self._committed)
+                self._committed += piece.token_ids
+                self._ledger.delivered(round, len(piece.token_ids))
+                reason = FinishReason.STOP if piece.stop else round.finish_reason
+                if reason:
+                    await all_rounds.aclose()  # the verifier is free before the client has read the rest
+                yield Chunk(first_index, piece.token_ids, piece.logprobs, piece.text)
+                if reason:
+                    yield self._finish(reason, piece.stop)
+                    return
+
+    async def _rounds(self) -> AsyncGenerator[Round, None]:
+        """Rounds on one verifier after the other; the committed tokens carry the answer across."""
+        while True:
+            link = await self._choose()
+            try:
+                async with aclosing(self._rounds_on(link)) as session_rounds:
+                    async for round in session_rounds:
+                        yield round
+                        self._failover.progressed()
+                return
+            except DartspecError as error:
+                log.info("request %s leaves verifier %s: %s", self._plan.start.request_id, link.address, error.message)
+                self._failover.failed(link.address, error, _now())
+
+    async def _rounds_on(self, link: VerifierLink) -> AsyncGenerator[Round, None]:
+        opening = self._opening()
+        session = link.open(opening)
+        try:
+            one = rounds(session, opening, self._plan.model, self._search, self._ledger)
+            async with aclosing(one) as session_rounds:
+                async for round in session_rounds:
+                    yield round
+        finally:
+            session.close()
+
+    async def _choose(self) -> VerifierLink:
+        while True:
+            self._check_deadline()
+            try:
+                return self._fleet.choose(
+                    self._plan.model, needs_head=self._plan.mode is Mode.DART, avoid=self._failover.avoid
+                )
+            except Unavailable as error:
+                pause = self._failover.none_left(error, _now())
+            await asyncio.sleep(pause)
+
+    def _opening(self) -> Opening:
+        start = self._plan.start
+        return Opening(
+            token_ids=(*start.prompt_token_ids, *self._committed),
+            prompt_len=len(start.prompt_token_ids),
+            sampling=start.sampling,
+            seed=start.seed,
+            mode=self._plan.mode,
+            time_left_ms=self._time_left_ms(),
+            request_id=start.request_id,
+        )
+
+    def _time_left_ms(self) -> int:
+        if self._deadline is None:
+            return 0
+        return min(max(1, int(1e3 * (self._deadline - _now()))), MAX_TIME_LEFT_MS)
+
+    def _check_deadline(self) -> None:
+        if self._deadline is not None and _now() >= self._deadline:
+            raise DeadlineExceeded("the request's deadline has passed")
+
+    def _account(self, round: Round) -> None:
+        match round.kind:
+            case RoundKind.OPEN:
+                self._ledger.opened(round, _now())
+            case RoundKind.DECODE:
+                self._ledger.decoded(round, _now())
+            case RoundKind.VERIFY:
+                self._ledger.verified(round, _now())
+
+    def _finish(self, reason: FinishReason, stop: str) -> Finish:
+        self._ledger.ended(_now())
+        return Finish(
+            mode_used=self._mode_used(),
+            reason=reason,
+            stop=stop,
+            prompt_tokens=len(self._plan.start.prompt_token_ids),
+            completion_tokens=len(self._committed),
+            ledger=self._ledger,
+        )
+
+    def _mode_used(self) -> Mode:
+        if self._ledger.dart_rounds and self._ledger.plain_steps:
+            return Mode.AUTO
+        if self._ledger.dart_rounds:
+            return Mode.DART
+        return Mode.PLAIN if self._ledger.plain_steps else self._plan.mode
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,43 @@
+"""Settings of `dartspec gateway serve`."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+from dartspec.services.common.config import between, setting
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Each field is a flag and a variable DARTSPEC_GATEWAY_NAME."""
+
+    listen: tuple[str, ...] = setting(
+        ("127.0.0.1:7000",), 'Address, "host:port" or "unix:/path"; port 0 is a free one.'
+    )
+    verifier: tuple[str, ...] = setting((), "Address of a verifier; others may announce themselves.")
+    ngram: tuple[str, ...] = setting((), "Address of an ngram service; others may announce themselves.")
+    node: str = setting(platform.node(), "Name of this node; its own ngram service is preferred.")
+    mode: str = setting(
+        "auto", "Mode of requests that leave the choice to the server.", choices=("auto", "plain", "dart")
+    )
+    search: str = setting("survival", "How trees are selected.", choices=("survival", "reference"))
+    node_budget: int = setting(59, "Nodes of a candidate tree.", check=between(1, 1024))
+    beam_width: int = setting(20, "Paths kept at each level by --search reference.", check=between(1, 1024))
+    search_timeout_ms: int = setting(
+        50, "Wait so long for a tree, then use the verifier's own chain.", check=between(1, 60_000)
+    )
+    default_max_tokens: int = setting(
+        1024, "Longest answer when a request does not say; the context may leave less.", check=between(1, 2**31 - 1)
+    )
+    max_requests: int = setting(1024, "Requests at once; more are refused with a retry hint.", check=between(1, 10**6))
+    stall_seconds: float = setting(
+        120.0, "A verifier that owes answers and is silent for so long is lost.", check=between(0.1, 3600)
+    )
+    resume_seconds: float = setting(
+        10.0, "Look so long for another verifier before an answer that has begun fails.", check=between(0, 3600)
+    )
+    heartbeat_seconds: float = setting(
+        5.0, "Pace of announcements; a record expires after three.", check=between(0.1, 3600)
+    )
+    log_level: str = setting("info", "What is logged on stderr.", choices=("debug", "info", "warning", "error"))

@@ -1,0 +1,45 @@
+"""The gateway's gRPC services: each call converts, calls, converts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+
+import grpc
+
+from dartspec.gateway.convert import record_from_proto, request_from_proto, response_to_proto
+from dartspec.gateway.registry import Registry
+from dartspec.gateway.service import Generation
+from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
+
+
+class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
+    """GatewayService of gateway.proto."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+
+    async def Generate(  # noqa: N802 - the name in gateway.proto
+        self, request: gateway_pb2.GenerateRequest, context: grpc.aio.ServicerContext
+    ) -> None:
+        # Writing here rather than yielding: a client that goes away cancels the write or the wait for the next
+        # message, and either closes the answer at once.
+        answer = self._generation.generate(request_from_proto(request), context.time_remaining())
+        async with aclosing(answer) as messages:
+            async for message in messages:
+                await context.write(response_to_proto(message))
+
+
+class RegistryServicer(gateway_pb2_grpc.RegistryServiceServicer):
+    """RegistryService of gateway.proto. ``changed`` is called after each announcement."""
+
+    def __init__(self, registry: Registry, changed: Callable[[], None]) -> None:
+        self._registry = registry
+        self._changed = changed
+
+    async def Announce(  # noqa: N802 - the name in gateway.proto
+        self, request: gateway_pb2.AnnounceRequest, context: grpc.aio.ServicerContext
+    ) -> gateway_pb2.AnnounceResponse:
+        next_within_ms = self._registry.announce(record_from_proto(request.record))
+        self._changed()
+        return gateway_pb2.AnnounceResponse(next_within_ms=next_within_ms)

@@ -1,0 +1,107 @@
+"""Where a request's time went and what its rounds did: sums, without a clock of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dartspec.gateway.search import Found
+    from dartspec.gateway.types import Round
+
+
+@dataclass
+class Ledger:
+    """Sums over the rounds of one request. Clock readings in seconds, durations in milliseconds.
+
+    The draft that runs with the prefill is in draft_ms, since its candidates are verified in the first round, but
+    its time lies before the first token and so outside decode_ms. The prefill's own pass is in ttft_ms only.
+    """
+
+    arrived: float
+    mode_reason: str = ""
+    dart_rounds: int = 0
+    plain_steps: int = 0
+    dart_committed: int = 0
+    accepted: int = 0
+    nodes_offered: int = 0
+    nodes_verified: int = 0
+    draft_ms: float = 0.0
+    search_ms: float = 0.0
+    verify_ms: float = 0.0
+    wait_ms: float = 0.0
+    chain_fallbacks: int = 0
+    delivered_accepted: int = 0
+    _first_draft_ms: float = 0.0
+    _first_token: float | None = None
+    _last_token: float | None = None
+    _ended: float | None = None
+
+    def opened(self, round: Round, now: float) -> None:
+        """A prefill gave a token; after a change of replica its time is part of other_ms."""
+        self.draft_ms += round.draft_ms
+        if self._first_token is None:
+            self._first_token = now
+            self._first_draft_ms = round.draft_ms
+        self._last_token = now
+
+    def decoded(self, round: Round, now: float) -> None:
+        """A plain step gave a token."""
+        self.plain_steps += 1
+        self._passed(round, now)
+
+    def verified(self, round: Round, now: float) -> None:
+        """A round verified candidates."""
+        self.dart_rounds += 1
+        self.dart_committed += round.accepted + 1
+        self.accepted += round.accepted
+        self.nodes_offered += round.nodes_offered
+        self.nodes_verified += round.nodes_verified
+        self._passed(round, now)
+
+    def searched(self, found: Found) -> None:
+        """A tree was searched, or the verifier's chain stood in."""
+        self.search_ms += found.search_ms
+        self.chain_fallbacks += found.tree is None
+
+    def delivered(self, round: Round, tokens: int) -> None:
+        """This many of the round's tokens were delivered; its accepted candidates come first."""
+        self.delivered_accepted += min(round.accepted, tokens)
+
+    def ended(self, now: float) -> None:
+        """Nothing follows."""
+        self._ended = now
+
+    def _passed(self, round: Round, now: float) -> None:
+        self.draft_ms += round.draft_ms
+        self.verify_ms += round.verify_ms
+        self.wait_ms += round.wait_ms
+        self._last_token = now
+
+    @property
+    def rejected(self) -> int:
+        """Candidates that were verified and not accepted."""
+        return self.nodes_verified - self.accepted
+
+    @property
+    def ttft_ms(self) -> float:
+        """From arrival to the first token; 0 without one."""
+        return 0.0 if self._first_token is None else 1e3 * (self._first_token - self.arrived)
+
+    @property
+    def decode_ms(self) -> float:
+        """From the first token to the last."""
+        if self._first_token is None or self._last_token is None:
+            return 0.0
+        return 1e3 * (self._last_token - self._first_token)
+
+    @property
+    def other_ms(self) -> float:
+        """The rest of decoding: transport, messages, the gateway itself."""
+        inside = self.draft_ms - self._first_draft_ms + self.search_ms + self.verify_ms + self.wait_ms
+        return max(0.0, self.decode_ms - inside)
+
+    @property
+    def total_ms(self) -> float:
+        """From arrival to the end."""
+        return 0.0 if self._ended is None else 1e3 * (self._ended - self.arrived)

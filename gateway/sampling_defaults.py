@@ -1,0 +1,52 @@
+"""Fills in what a request leaves open about sampling."""
+
+from __future__ import annotations
+
+import secrets
+
+from dartspec.services.common.convert import sampling_from_proto
+from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.types import Sampling
+from dartspec.v1 import common_pb2
+
+TEMPERATURE = 1.0
+OPTIONAL_FIELDS = ("temperature", "top_p", "min_p", "repetition_penalty")
+SEED_BITS = 53  # survives a client that reads numbers as doubles
+
+
+def complete_sampling(
+    asked: common_pb2.Sampling, model: common_pb2.Sampling, *, room: int, default_max_tokens: int
+) -> Sampling:
+    """The request's sampling, completed from the model's generation config.
+
+    ``room`` is the number of tokens that an answer can have before the context is full. top_k 0 counts as absent;
+    the size of the vocabulary keeps all.
+    """
+    merged = common_pb2.Sampling()
+    merged.CopyFrom(asked)
+    for name in OPTIONAL_FIELDS:
+        if not merged.HasField(name) and model.HasField(name):
+            setattr(merged, name, getattr(model, name))
+    if not merged.HasField("temperature"):
+        merged.temperature = TEMPERATURE
+    if not merged.top_k:
+        merged.top_k = model.top_k
+    if not merged.HasField("max_tokens"):
+        merged.max_tokens = min(room, max(default_max_tokens, merged.min_tokens))
+    return sampling_from_proto(merged)
+
+
+def choose_seed() -> int:
+    """A seed for a request that has none."""
+    return secrets.randbits(SEED_BITS)
+
+
+def check_stop_strings(stops: tuple[str, ...], *, most: int = 16, longest: int = 256) -> None:
+    """Raise InvalidArgument for too many, empty or overlong stop strings."""
+    if len(stops) > most:
+        raise InvalidArgument("stop", f"at most {most} strings, got {len(stops)}")
+    for index, stop in enumerate(stops):
+        if not stop:
+            raise InvalidArgument(f"stop[{index}]", "must not be empty")
+        if len(stop) > longest:
+            raise InvalidArgument(f"stop[{index}]", f"at most {longest} characters, got {len(stop)}")

@@ -1,0 +1,171 @@
+"""Trees from the n-gram service: one call for all sessions whose rounds came together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import grpc
+
+from dartspec.gateway.config import Settings
+from dartspec.gateway.model import Model
+from dartspec.gateway.registry import Record, Registry, ServiceKind
+from dartspec.services.common.channel import open_channel
+from dartspec.v1 import common_pb2, ngram_pb2, ngram_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+CONTEXT_TOKENS = 4  # order - 1 of the longest index, order 5
+FIRST_REST_SECONDS = 0.25
+LAST_REST_SECONDS = 5.0
+
+SEARCH_MODES = {"survival": ngram_pb2.SEARCH_MODE_SURVIVAL, "reference": ngram_pb2.SEARCH_MODE_REFERENCE}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tree, or None when the verifier's own chain must do. search_ms: the whole batch's time in the service."""
+
+    tree: common_pb2.Tree | None
+    search_ms: float = 0.0
+
+
+@dataclass
+class _Batch:
+    """Queries that go out together."""
+
+    model: Model
+    queries: list[ngram_pb2.SearchQuery] = field(default_factory=list)
+    answers: list[asyncio.Future[Found]] = field(default_factory=list)
+
+
+class _Client:
+    """One n-gram service. After a failure it rests, ever longer, until a call succeeds again."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.channel = open_channel(address)
+        self.stub = ngram_pb2_grpc.NgramServiceStub(self.channel)
+        self._rest = FIRST_REST_SECONDS
+        self._rests_until: dict[str, float] = {}  # by tokenizer: an index may be missing for one and not another
+
+    def rests(self, fingerprint: str, now: float) -> bool:
+        return now < self._rests_until.get(fingerprint, 0.0)
+
+    def failed(self, fingerprint: str, now: float, reason: str) -> None:
+        log.info("ngram %s: %s; the verifier's chains stand in", self.address, reason)
+        self._rests_until[fingerprint] = now + self._rest
+        self._rest = min(2 * self._rest, LAST_REST_SECONDS)
+
+    def succeeded(self, fingerprint: str) -> None:
+        if self._rests_until.pop(fingerprint, None) is not None:
+            log.info("ngram %s answers again", self.address)
+            self._rest = FIRST_REST_SECONDS
+
+
+class TreeSearch:
+    """Asks this node's n-gram service, else another. Without an answer in time, there is no tree and no error."""
+
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._clients: dict[str, _Client] = {}
+        self._batches: dict[tuple[str, ...], _Batch] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def tree(self, model: Model, context: Sequence[int], proposals: common_pb2.Proposals) -> Found:
+        """A tree for one session whose last tokens are ``context``, the pending one included."""
+        loop = asyncio.get_running_loop()
+        batch = self._batches.get(model.key)
+        if batch is None:
+            batch = self._batches[model.key] = _Batch(model)
+            # Sessions that were woken together all run before this does.
+            loop.call_soon(self._send, model.key)
+        batch.queries.append(ngram_pb2.SearchQuery(context=context, proposals=proposals))
+        answer: asyncio.Future[Found] = loop.create_future()
+        batch.answers.append(answer)
+        return await answer
+
+    async def close(self) -> None:
+        """Close the channels."""
+        for task in self._tasks:
+            task.cancel()
+        for client in self._clients.values():
+            await client.channel.close()
+
+    def _send(self, key: tuple[str, ...]) -> None:
+        task = asyncio.create_task(self._answer(self._batches.pop(key)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, batch: _Batch) -> None:
+        found = [Found(None)] * len(batch.queries)
+        try:
+            response = await self._search(batch)
+            if response is not None:
+                found = [Found(tree, response.search_us / 1e3) for tree in response.trees]
+        finally:
+            for answer, result in zip(batch.answers, found, strict=True):
+                if not answer.done():
+                    answer.set_result(result)
+
+    async def _search(self, batch: _Batch) -> ngram_pb2.SearchResponse | None:
+        fingerprint = batch.model.tokenizer_fingerprint
+        request = ngram_pb2.SearchRequest(
+            tokenizer_fingerprint=fingerprint, params=self._params(batch.model), queries=batch.queries
+        )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.search_timeout_ms / 1e3
+        for client in self._available(fingerprint, loop.time()):
+            left = deadline - loop.time()
+            if left <= 0:  # the services before took it all; this one has not failed
+                return None
+            try:
+                response = await client.stub.Search(request, timeout=left)
+            except grpc.aio.AioRpcError as error:
+                reason = f"{error.code().name}: {error.details()}"
+                if error.code() is grpc.StatusCode.INVALID_ARGUMENT:  # of this batch; says nothing about the service
+                    log.warning("ngram %s refuses a search: %s", client.address, reason)
+                    return None
+                client.failed(fingerprint, loop.time(), reason)
+                continue
+            if len(response.trees) == len(batch.queries):
+                client.succeeded(fingerprint)
+                return response
+            client.failed(fingerprint, loop.time(), f"{len(response.trees)} trees for {len(batch.queries)} queries")
+        return None
+
+    def _params(self, model: Model) -> ngram_pb2.SearchParams:
+        settings = self._settings
+        return ngram_pb2.SearchParams(
+            mode=SEARCH_MODES[settings.search],
+            node_budget=min(settings.node_budget, model.max_nodes or settings.node_budget),
+            beam_width=settings.beam_width,
+            stop_token_ids=model.eos_token_ids,
+        )
+
+    def _available(self, fingerprint: str, now: float) -> list[_Client]:
+        records = {record.address: record for record in self._registry.records(ServiceKind.NGRAM)}
+        for address in set(self._clients) - set(records):
+            client = self._clients.pop(address)
+            task = asyncio.create_task(client.channel.close(grace=1.0))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        for address in set(records) - set(self._clients):
+            self._clients[address] = _Client(address)
+        fitting = [
+            record
+            for record in records.values()
+            if not record.draining
+            and (not record.tokenizer_fingerprints or fingerprint in record.tokenizer_fingerprints)
+            and not self._clients[record.address].rests(fingerprint, now)
+        ]
+        fitting.sort(key=self._distance)
+        return [self._clients[record.address] for record in fitting]
+
+    def _distance(self, record: Record) -> int:
+        if record.address.startswith("unix:"):
+            return 0
+        return 1 if record.node and record.node == self._settings.node else 2

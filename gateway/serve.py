@@ -1,0 +1,69 @@
+"""A running gateway: the parts put together."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from dartspec.gateway.config import Settings
+from dartspec.gateway.fleet import Fleet
+from dartspec.gateway.grpc_front import GatewayServicer, RegistryServicer
+from dartspec.gateway.registry import Record, Registry, ServiceKind
+from dartspec.gateway.search import TreeSearch
+from dartspec.gateway.service import Generation
+from dartspec.services.common.server import Server, wait_for_stop_signal
+from dartspec.v1 import gateway_pb2_grpc
+
+SERVICES = ("dartspec.v1.GatewayService", "dartspec.v1.RegistryService")
+FIRST_ATTEMPT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """What a running gateway listens on, and its parts for inspection."""
+
+    addresses: list[str]
+    generation: Generation
+    fleet: Fleet
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Gateway]:
+    """A gateway that answers, its static verifiers tried once; stopped on leaving."""
+    registry = Registry(_static_records(settings), interval=settings.heartbeat_seconds, clock=time.monotonic)
+    fleet = Fleet(registry, stall_seconds=settings.stall_seconds, rng=random.Random())
+    search = TreeSearch(registry, settings)
+    generation = Generation(fleet, search, settings)
+    server = Server(SERVICES)
+    gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(generation), server.grpc_server)
+    gateway_pb2_grpc.add_RegistryServiceServicer_to_server(
+        RegistryServicer(registry, fleet.registry_changed), server.grpc_server
+    )
+    addresses = await server.start(settings.listen)
+    following = asyncio.create_task(fleet.run())
+    try:
+        await fleet.first_attempts(FIRST_ATTEMPT_SECONDS)
+        await server.ready()
+        yield Gateway(addresses, generation, fleet)
+    finally:
+        await server.stop()
+        following.cancel()
+        await asyncio.wait([following])
+        await search.close()
+
+
+async def serve(settings: Settings) -> None:
+    """Run until SIGINT or SIGTERM; says when it is ready in one line on stdout."""
+    async with running(settings) as gateway:
+        print("dartspec gateway ready on", *gateway.addresses, flush=True)
+        await wait_for_stop_signal()
+
+
+def _static_records(settings: Settings) -> tuple[Record, ...]:
+    verifiers = (Record(ServiceKind.VERIFIER, address) for address in settings.verifier)
+    ngrams = (Record(ServiceKind.NGRAM, address) for address in settings.ngram)
+    return (*verifiers, *ngrams)

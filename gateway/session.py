@@ -1,0 +1,144 @@
+"""One answer's place on one verifier: commands out, rounds in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from dartspec.gateway.convert import round_from_proto
+from dartspec.gateway.types import Mode, Opening, Round, RoundKind
+from dartspec.services.common.convert import sampling_to_proto
+from dartspec.services.common.errors import DartspecError, InternalError, error_from_code
+from dartspec.v1 import common_pb2, verifier_pb2
+
+
+class Session:
+    """Made by `VerifierLink.open`. Once closed or failed, commands are dropped and `next_round` raises.
+
+    n: position of the pending token. credit: rounds that were asked for and have not come.
+    """
+
+    def __init__(
+        self,
+        session_id: int,
+        opening: Opening,
+        send: Callable[[verifier_pb2.Command], None],
+        end: Callable[[Session, bool], None],
+    ) -> None:
+        self.id = session_id
+        self.credit = 0
+        self.asked_at = 0.0
+        self.n = len(opening.token_ids) - 1
+        self._kind = RoundKind.OPEN
+        self._send = send
+        self._end = end
+        self._rounds: deque[Round] = deque()
+        self._error: DartspecError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._ask(1, RoundKind.OPEN, open=_open_command(opening))
+
+    def verify(self, tree: common_pb2.Tree | None, *, draft_after: bool) -> None:
+        """Ask for one pass over the tree; without one over the verifier's own best chain."""
+        command = verifier_pb2.VerifyCommand(n=self.n, tree=tree, draft_after=draft_after)
+        if tree is None:
+            command.chain.SetInParent()
+        self._ask(1, RoundKind.VERIFY, verify=command)
+
+    def decode(self, steps: int, *, draft_after: bool) -> None:
+        """Ask for so many more plain steps, one round each."""
+        command = verifier_pb2.DecodeCommand(n=self.n + self.credit, steps=steps, draft_after=draft_after)
+        self._ask(steps, RoundKind.DECODE, decode=command)
+
+    @property
+    def ahead(self) -> int:
+        """Rounds that were asked for and have not been given out by `next_round`."""
+        return self.credit + len(self._rounds)
+
+    async def next_round(self) -> Round:
+        """The next round. Raises the error that ended the session."""
+        while not self._rounds:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._rounds.popleft()
+
+    def close(self) -> None:
+        """Free what the verifier holds; may be called again and at any time."""
+        self._finish(InternalError("the session is closed"), tell_verifier=True)
+
+    def deliver(self, event: verifier_pb2.Event) -> None:
+        """Take what the verifier sent for this session."""
+        if self._ended:
+            return
+        if event.WhichOneof("kind") == "failed":
+            failed = event.failed
+            error = error_from_code(
+                failed.code, failed.message, field=failed.field, retry_after_ms=failed.retry_after_ms
+            )
+            self._finish(error, tell_verifier=False)
+            return
+        try:
+            round = round_from_proto(event.round, self._kind)
+            problem = self._out_of_protocol(round)
+        except ValueError as error:  # an enum value that this build does not know
+            problem = str(error)
+        if problem:
+            self._finish(InternalError(f"the verifier broke the protocol: {problem}"), tell_verifier=True)
+            return
+        self.n = round.n
+        self.credit -= 1
+        self._rounds.append(round)
+        if round.finish_reason:
+            self._finish(InternalError("the answer is finished"), tell_verifier=False)
+        self._wake()
+
+    def fail(self, error: DartspecError) -> None:
+        """The stream is lost; rounds that came before are still given out."""
+        self._finish(error, tell_verifier=False)
+
+    def _out_of_protocol(self, round: Round) -> str:
+        if self.credit < 1:
+            return "a round that nothing asked for"
+        if not round.token_ids or len(round.logprobs) != len(round.token_ids):
+            return f"{len(round.token_ids)} tokens with {len(round.logprobs)} log-probabilities"
+        if round.n != self.n + len(round.token_ids):
+            return f"n is {round.n} after {len(round.token_ids)} tokens from n {self.n}"
+        return ""
+
+    def _ask(self, rounds: int, kind: RoundKind, **command: object) -> None:
+        if self._ended:
+            return
+        self.credit += rounds
+        self.asked_at = asyncio.get_running_loop().time()
+        self._kind = kind
+        self._send(verifier_pb2.Command(session=self.id, **command))  # type: ignore[arg-type]
+
+    def _finish(self, error: DartspecError, *, tell_verifier: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self.credit = 0
+        self._error = error
+        self._end(self, tell_verifier)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _open_command(opening: Opening) -> verifier_pb2.OpenCommand:
+    return verifier_pb2.OpenCommand(
+        token_ids=opening.token_ids,
+        prompt_len=opening.prompt_len,
+        sampling=sampling_to_proto(opening.sampling),
+        seed=opening.seed,
+        time_left_ms=opening.time_left_ms,
+        request_id=opening.request_id,
+        draft_after=opening.mode is not Mode.PLAIN,
+        plain_only=opening.mode is Mode.PLAIN,
+        always_draft=opening.mode is Mode.DART,
+    )
