@@ -46,7 +46,7 @@ class Answer:
     async def messages(self) -> AsyncGenerator[Chunk | Finish, None]:
         """Chunks in order, each token once, then the finish."""
         if self._plan.ended:
-            tail = self._plan.stream.push((), (), last=not self._plan.ended_stop)
+            tail = self._plan.stream.push((), (), (), last=not self._plan.ended_stop)
             if tail.text:
                 yield Chunk(len(self._committed), (), (), tail.text)
             yield self._finish(self._plan.ended, self._plan.ended_stop)
@@ -54,14 +54,16 @@ class Answer:
         async with aclosing(self._rounds()) as all_rounds:
             async for round in all_rounds:
                 self._account(round)
-                piece = self._plan.stream.push(round.token_ids, round.logprobs, last=bool(round.finish_reason))
+                piece = self._plan.stream.push(
+                    round.token_ids, round.logprobs, round.margins, last=bool(round.finish_reason)
+                )
                 first_index = len(self._committed)
                 self._committed += piece.token_ids
                 self._ledger.delivered(round, len(piece.token_ids))
                 reason = FinishReason.STOP if piece.stop else round.finish_reason
                 if reason:
                     await all_rounds.aclose()  # the verifier is free before the client has read the rest
-                yield Chunk(first_index, piece.token_ids, piece.logprobs, piece.text)
+                yield Chunk(first_index, piece.token_ids, piece.logprobs, piece.text, piece.margins)
                 if reason:
                     yield self._finish(reason, piece.stop)
                     return

@@ -21,6 +21,7 @@ def round_from_proto(event: verifier_pb2.RoundEvent, kind: RoundKind) -> Round:
         n=event.n,
         token_ids=tuple(event.token_ids),
         logprobs=tuple(event.logprobs),
+        margins=tuple(event.margins),
         accepted=event.accepted,
         nodes_offered=event.nodes_offered,
         nodes_verified=event.nodes_verified,
@@ -99,6 +100,7 @@ def response_to_proto(message: Start | Chunk | Finish) -> gateway_pb2.GenerateRe
                 first_index=message.first_index,
                 token_ids=message.token_ids,
                 logprobs=message.logprobs,
+                margins=message.margins,
                 text=message.text,
             )
             return gateway_pb2.GenerateResponse(chunk=chunk)

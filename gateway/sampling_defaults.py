@@ -10,7 +10,7 @@ from dartspec.services.common.types import Sampling
 from dartspec.v1 import common_pb2
 
 TEMPERATURE = 1.0
-OPTIONAL_FIELDS = ("temperature", "top_p", "min_p", "repetition_penalty")
+OPTIONAL_FIELDS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 SEED_BITS = 53  # survives a client that reads numbers as doubles
 
 
@@ -19,8 +19,7 @@ def complete_sampling(
 ) -> Sampling:
     """The request's sampling, completed from the model's generation config.
 
-    ``room`` is the number of tokens that an answer can have before the context is full. top_k 0 counts as absent;
-    the size of the vocabulary keeps all.
+    ``room`` is the number of tokens that an answer can have before the context is full.
     """
     merged = common_pb2.Sampling()
     merged.CopyFrom(asked)
@@ -29,8 +28,6 @@ def complete_sampling(
             setattr(merged, name, getattr(model, name))
     if not merged.HasField("temperature"):
         merged.temperature = TEMPERATURE
-    if not merged.top_k:
-        merged.top_k = model.top_k
     if not merged.HasField("max_tokens"):
         merged.max_tokens = min(room, max(default_max_tokens, merged.min_tokens))
     return sampling_from_proto(merged)

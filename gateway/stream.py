@@ -15,6 +15,7 @@ class Piece:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    margins: tuple[float, ...]
     text: str
     stop: str
 
@@ -37,7 +38,9 @@ class AnswerStream:
                 return index + 1, stop
         return len(token_ids), ""
 
-    def push(self, token_ids: Sequence[int], logprobs: Sequence[float], *, last: bool) -> Piece:
+    def push(
+        self, token_ids: Sequence[int], logprobs: Sequence[float], margins: Sequence[float], *, last: bool
+    ) -> Piece:
         """Take a committed span; ``last`` says that nothing follows, so that held text is let go."""
         parts = []
         for index, token_id in enumerate(token_ids):
@@ -45,9 +48,15 @@ class AnswerStream:
             parts.append(text)
             if stop:
                 end = index + 1
-                return Piece(tuple(token_ids[:end]), tuple(logprobs[:end]), "".join(parts), stop)
+                return _piece(token_ids[:end], logprobs[:end], margins[:end], parts, stop)
         stop = ""
         if last:
             text, stop = self._stops.push(self._detokenizer.finish())
             parts += [text, self._stops.finish()]
-        return Piece(tuple(token_ids), tuple(logprobs), "".join(parts), stop)
+        return _piece(token_ids, logprobs, margins, parts, stop)
+
+
+def _piece(
+    token_ids: Sequence[int], logprobs: Sequence[float], margins: Sequence[float], parts: list[str], stop: str
+) -> Piece:
+    return Piece(tuple(token_ids), tuple(logprobs), tuple(margins), "".join(parts), stop)

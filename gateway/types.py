@@ -50,6 +50,7 @@ class Round:
     """Tokens committed by one pass of the target.
 
     n: position of the last of token_ids. logprobs: natural logarithms under the raw logits, one a token.
+    margins: by how much each token beat the runner-up.
     accepted: A; the pass committed M = A + 1 tokens before a stop cut them. Times in milliseconds.
     """
 
@@ -57,6 +58,7 @@ class Round:
     n: int
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    margins: tuple[float, ...] = ()
     accepted: int = 0
     nodes_offered: int = 0
     nodes_verified: int = 0
@@ -104,6 +106,7 @@ class Chunk:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
+    margins: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

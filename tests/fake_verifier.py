@@ -236,6 +236,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             n=session.n,
             token_ids=committed,
             logprobs=[logprob(session.tokens, session.n - len(committed) + 1 + i) for i in range(len(committed))],
+            margins=[0.5] * len(committed),
             accepted=len(accepted),
             nodes_offered=len(offered),
             nodes_verified=len(offered),

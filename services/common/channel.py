@@ -35,7 +35,11 @@ _CLIENT_OPTIONS: list[tuple[str, Any]] = [
 
 def open_channel(address: str) -> grpc.aio.Channel:
     """An insecure channel to "host:port" or "unix:/path"."""
-    return grpc.aio.insecure_channel(address, options=[*GRPC_OPTIONS, *_CLIENT_OPTIONS])
+    options = [*GRPC_OPTIONS, *_CLIENT_OPTIONS]
+    if address.startswith("unix:"):
+        # The default, the escaped path, is not an authority by RFC 3986, and strict servers reset the stream.
+        options.append(("grpc.default_authority", "localhost"))
+    return grpc.aio.insecure_channel(address, options=options)
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError, peer: str) -> DartspecError:

@@ -57,8 +57,10 @@ def validate(settings: Any) -> None:
             raise click.BadParameter(problem, param_hint=f"'{flag_name(field.name)}'")
 
 
-def options(cls: type[T], env_prefix: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a click command with one option a field of ``cls``; the function gets an instance as ``settings``.
+def options(
+    cls: type[T], env_prefix: str, argument: str = "settings"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a click command with one option a field of ``cls``; the function gets an instance as ``argument``.
 
     Field types: str, int, float, bool (``--x/--no-x``), Path, any of them or None, and tuples of str (repeatable).
     """
@@ -71,7 +73,7 @@ def options(cls: type[T], env_prefix: str) -> Callable[[Callable[..., Any]], Cal
             values = {field.name: kwargs.pop(field.name) for field in fields}
             settings = cls(**values)
             validate(settings)
-            return function(*args, settings=settings, **kwargs)
+            return function(*args, **{argument: settings}, **kwargs)
 
         for field in reversed(fields):
             run = _option(field, hints[field.name], env_prefix)(run)

@@ -7,6 +7,8 @@ else, so it can be computed for any subset of the vocabulary, in any order, on a
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,9 +30,11 @@ def philox_rounds(
     counters: NDArray[np.uint64], positions: NDArray[np.uint64] | np.uint64, seeds: NDArray[np.uint64] | np.uint64
 ) -> NDArray[np.uint64]:
     """As `philox`, for arrays that broadcast together to a shape s. -> uint64 [*s, 4]."""
-    k0, k1 = seeds & _LOW, seeds >> _32
+    keys: tuple[Any, Any] = (seeds & _LOW, seeds >> _32)
+    k0, k1 = keys
     # The first operands are one number for many counters; broadcasting makes them grow only when they must.
-    c0, c1, c2, c3 = counters, positions & _LOW, np.uint64(0), np.uint64(0)
+    words: tuple[Any, Any, Any, Any] = (counters, positions & _LOW, np.uint64(0), np.uint64(0))
+    c0, c1, c2, c3 = words
     for _ in range(_ROUNDS):
         p0, p1 = c0 * _M0, c2 * _M1
         c0, c2 = (p1 >> _32) ^ c1 ^ k0, (p0 >> _32) ^ c3 ^ k1

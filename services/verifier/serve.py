@@ -47,7 +47,8 @@ async def serve(settings: VerifierSettings) -> None:
     engine = Engine(replica.decoder, replica.admission, replica.budget, settings.idle_seconds)
     engine.start()
     server = Server(names)
-    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(VerifierServicer(replica, engine), server.grpc_server)
+    servicer = VerifierServicer(replica, engine)
+    verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc_server)
     draft_pb2_grpc.add_DraftServiceServicer_to_server(
         DraftServicer(
             replica.head,
@@ -68,6 +69,7 @@ async def serve(settings: VerifierSettings) -> None:
         announcing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await announcing
+        servicer.stop()
         await server.stop()
         await asyncio.to_thread(engine.stop)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from dartspec.services.common.errors import FailedPrecondition, InvalidArgument
+from dartspec.services.common.errors import FailedPrecondition, InvalidArgument, Unavailable
 from dartspec.services.verifier.convert import command_from_proto, event_to_proto, load_to_proto
 from dartspec.services.verifier.engine import Engine
 from dartspec.services.verifier.messages import Event, Failed, Load
@@ -29,6 +29,14 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
     def __init__(self, replica: Replica, engine: Engine) -> None:
         self._replica = replica
         self._engine = engine
+        self._streams: set[_Stream] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End every Rounds stream and refuse new ones; gateways resume their answers elsewhere."""
+        self._stopping = True
+        for stream in self._streams:
+            stream.end()
 
     async def Rounds(  # noqa: N802 - the name is the protocol's
         self, request_iterator: AsyncIterator[verifier_pb2.RoundsRequest], context: grpc.aio.ServicerContext
@@ -37,14 +45,20 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         if first is None or not first.HasField("hello"):
             raise InvalidArgument("hello", "the first message of a Rounds stream must carry it")
         check_hello(first.hello, self._replica.hello)
+        if self._stopping:
+            raise Unavailable("this verifier is stopping")
         stream = _Stream(asyncio.get_running_loop())
+        self._streams.add(stream)
         reader = asyncio.create_task(self._read(first, request_iterator, stream))
         try:
             yield verifier_pb2.RoundsResponse(hello=self._replica.hello, load=load_to_proto(self._engine.load))
             while (message := await stream.next()) is not None:
                 yield message
+            if self._stopping:
+                raise Unavailable("this verifier is stopping")
             reader.result()
         finally:
+            self._streams.discard(stream)
             reader.cancel()
             self._engine.drop(stream)
 

@@ -73,7 +73,7 @@ async def collect(call: Any, first_index: int = 0) -> Reply:
     reply = Reply(messages[0].start, [m.chunk for m in messages[1:-1]], messages[-1].finish)
     for chunk in reply.chunks:
         assert chunk.first_index == first_index
-        assert len(chunk.token_ids) == len(chunk.logprobs)
+        assert len(chunk.token_ids) == len(chunk.logprobs) == len(chunk.margins)
         first_index += len(chunk.token_ids)
     assert reply.finish.usage.completion_tokens == first_index
     assert reply.finish.usage.prompt_tokens == len(reply.start.prompt_token_ids)

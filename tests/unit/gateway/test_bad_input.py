@@ -134,10 +134,10 @@ async def test_defaults_come_from_the_model(stack: StackMaker) -> None:
         sampling = (await call.read()).start.sampling
         assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.6, 20, 0.95)
         assert (sampling.repetition_penalty, sampling.max_tokens) == (1.1, 7)
-        own = common_pb2.Sampling(temperature=0.0, top_p=0.5, max_tokens=3)
+        own = common_pb2.Sampling(temperature=0.0, top_k=0, top_p=0.5, max_tokens=3)
         call = s.stub.Generate(gateway_pb2.GenerateRequest(text="hello", sampling=own))
         sampling = (await call.read()).start.sampling
-        assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.0, 0.5, 3)
+        assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.max_tokens) == (0.0, 0, 0.5, 3)
 
 
 async def test_defaults_where_the_model_says_nothing(stack: StackMaker) -> None:
