@@ -1,0 +1,157 @@
+"""A tiny model through the real processes: identity without exception, refusals, and the calls of the README."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+
+import grpc
+import pytest
+from google.protobuf import struct_pb2
+from google.rpc import error_details_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_status import rpc_status
+
+from dartspec.cli.client import GatewayClient
+from dartspec.cli.request_settings import RequestSettings
+from dartspec.cli.stack import Stack
+from dartspec.services.common.channel import open_channel
+from dartspec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, gateway_pb2, gateway_pb2_grpc, ngram_pb2, ngram_pb2_grpc
+
+from .tiny_model import CONTEXT, TinyModel
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TEMPERATURES = (0.0, 0.7, 1.3)
+
+
+def ids(*values: int) -> gateway_pb2.TokenIds:
+    return gateway_pb2.TokenIds(ids=values)
+
+
+async def test_tokens_are_those_of_plain_decoding(tiny_stack: Stack) -> None:
+    """Many answers at once, so that sessions of different parameters share every stream."""
+
+    async def both(client: GatewayClient, number: int) -> tuple[int, int]:
+        settings = RequestSettings(
+            max_tokens=60,
+            temperature=TEMPERATURES[number % 3],
+            seed=number,
+            top_k=(None, 40, None, 7)[number % 4],
+            top_p=(None, None, 0.9)[number % 3],
+            raw=True,
+        )
+        prompt = f"prompt {number} " + "hello world " * (number % 5)
+        plain, dart = await asyncio.gather(
+            client.answer(prompt, dataclasses.replace(settings, mode="plain")),
+            client.answer(prompt, dataclasses.replace(settings, mode="dart")),
+        )
+        assert plain.token_ids == dart.token_ids
+        assert plain.text == dart.text
+        assert plain.reason == dart.reason
+        assert plain.ledger.dart_rounds == 0
+        assert (plain.ledger.draft_ms, plain.ledger.search_ms) == (0.0, 0.0)
+        assert dart.ledger.chain_fallbacks == 0
+        return dart.ledger.dart_rounds, len(dart.token_ids)
+
+    async with GatewayClient(tiny_stack.gateway) as client:
+        results = await asyncio.gather(*(both(client, number) for number in range(24)))
+    rounds, tokens = (sum(values) for values in zip(*results, strict=True))
+    assert tokens > 600
+    assert 0 < rounds < tokens
+
+
+async def test_auto_mode_gives_the_same_tokens(tiny_stack: Stack) -> None:
+    settings = RequestSettings(max_tokens=80, temperature=1.0, seed=3, raw=True)
+    async with GatewayClient(tiny_stack.gateway) as client:
+        answers = [
+            await client.answer("hello", dataclasses.replace(settings, mode=mode)) for mode in ("plain", "auto", "dart")
+        ]
+    assert len({answer.token_ids for answer in answers}) == 1
+
+
+async def test_draft_propose_answers(tiny_stack: Stack, tiny: TinyModel) -> None:
+    async with open_channel(tiny_stack.verifiers[0]) as channel:
+        stub = draft_pb2_grpc.DraftServiceStub(channel)
+        described = await stub.Describe(draft_pb2.DraftServiceDescribeRequest())
+        assert (described.draft_length, described.draft_vocab_size) == (8, tiny.vocab_size)
+        assert list(described.feature_layers) == [2, 4, 5]
+        answer = await stub.Propose(draft_pb2.ProposeRequest(token_ids=[1, 2, 3], top_k=5))
+        assert len(answer.offsets) == 8
+        for offset in answer.offsets:
+            assert len(set(offset.token_ids)) == 5
+            assert list(offset.logprobs) == sorted(offset.logprobs, reverse=True)
+            assert sum(math.exp(value) for value in offset.logprobs) <= 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("kind", ["gateway", "verifier", "ngram"])
+async def test_health_and_reflection(tiny_stack: Stack, kind: str) -> None:
+    addresses = {"gateway": tiny_stack.gateway, "verifier": tiny_stack.verifiers[0], "ngram": tiny_stack.ngram}
+    services = {
+        "gateway": "dartspec.v1.GatewayService",
+        "verifier": "dartspec.v1.VerifierService",
+        "ngram": "dartspec.v1.NgramService",
+    }
+    async with open_channel(str(addresses[kind])) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for service in ("", services[kind]):
+            answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        async for response in call:
+            names = {service.name for service in response.list_services_response.service}
+            assert services[kind] in names
+            break
+
+
+async def test_ngram_refuses_another_tokenizer(tiny_stack: Stack) -> None:
+    async with open_channel(str(tiny_stack.ngram)) as channel:
+        stub = ngram_pb2_grpc.NgramServiceStub(channel)
+        query = ngram_pb2.ScoreQuery(context=[1], candidates=[2])
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Score(ngram_pb2.ScoreRequest(tokenizer_fingerprint="0" * 32, queries=[query]))
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def sampling(**fields: object) -> common_pb2.Sampling:
+    return common_pb2.Sampling(**{"max_tokens": 4, **fields})  # type: ignore[arg-type]
+
+
+BAD = {
+    "empty text": ({"text": ""}, "text"),
+    "empty ids": ({"token_ids": gateway_pb2.TokenIds()}, "token_ids"),
+    "no input": ({}, "input"),
+    "unknown id": ({"token_ids": ids(1, 5000)}, "token_ids"),
+    "negative temperature": ({"text": "a", "sampling": sampling(temperature=-1.0)}, "sampling.temperature"),
+    "NaN temperature": ({"text": "a", "sampling": sampling(temperature=math.nan)}, "sampling.temperature"),
+    "no tokens wanted": ({"text": "a", "sampling": sampling(max_tokens=0)}, "sampling.max_tokens"),
+    "top_p": ({"text": "a", "sampling": sampling(top_p=1.5)}, "sampling.top_p"),
+    "long prompt": ({"token_ids": ids(*[1] * CONTEXT)}, "token_ids"),
+    "tools": ({"text": "a", "tools": [struct_pb2.Struct()]}, "tools"),
+    "response format": ({"text": "a", "response_format": struct_pb2.Struct()}, "response_format"),
+    "empty stop": ({"text": "a", "stop": [""]}, "stop[0]"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_bad_input_names_the_field_and_harms_nobody(tiny_stack: Stack, name: str) -> None:
+    fields, wrong = BAD[name]
+    async with open_channel(tiny_stack.gateway) as channel:
+        stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in stub.Generate(gateway_pb2.GenerateRequest(**fields)):  # type: ignore[arg-type]
+                pass
+        error = caught.value
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert wrong in str(error.details())
+        status = rpc_status.from_call(error)
+        assert status is not None
+        detail = error_details_pb2.BadRequest()
+        assert status.details[0].Unpack(detail)
+        assert detail.field_violations[0].field == wrong
+        good = gateway_pb2.GenerateRequest(text="a", sampling=sampling(temperature=0.0))
+        kinds = [message.WhichOneof("kind") async for message in stub.Generate(good)]
+        assert (kinds[0], kinds[-1]) == ("start", "finish")
