@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = env::var("OUT_DIR")?;
     fs::write(Path::new(&out).join("dartspec_v1.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
-        .build_client(true)
+        .build_client(false)
         .bytes(".dartspec.v1.Proposals")
         .compile_fds(descriptors)?;
     Ok(())

@@ -1,0 +1,292 @@
+//! What every tree is, whatever comes in.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // how a test fails
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use ngram_index::error::Error;
+use ngram_index::reader::Index;
+use ngram_index::search::{Mode, Params, Query, Searcher, Tree, feature_bin};
+use proptest::prelude::*;
+
+static INDEXES: LazyLock<Vec<Index>> =
+    LazyLock::new(|| (2..=5).map(|order| common::index(&common::documents(30, 40, 50), order, 50)).collect());
+
+#[derive(Clone, Debug)]
+struct Input {
+    context: Vec<u32>,
+    offsets: Vec<Vec<(i32, f32)>>,
+}
+
+impl Input {
+    fn search(&self, index: &Index, params: &Params) -> Result<Tree, Error> {
+        let widths: Vec<u32> = self.offsets.iter().map(|offset| offset.len() as u32).collect();
+        let (tokens, logprobs): (Vec<i32>, Vec<f32>) = self.offsets.iter().flatten().copied().unzip();
+        let query = Query {
+            context: &self.context,
+            widths: &widths,
+            tokens: &tokens,
+            logprobs: &logprobs,
+        };
+        let mut tree = Tree::default();
+        Searcher::new().search(index, &query, params, &mut tree).map(|()| tree)
+    }
+}
+
+fn inputs() -> impl Strategy<Value = Input> {
+    let logprob = prop_oneof![8 => -12.0_f32..0.0, 1 => Just(f32::NEG_INFINITY), 1 => Just(0.0), 1 => Just(-3e38)];
+    let token = prop_oneof![9 => 0..50_i32, 1 => 45..60_i32, 1 => Just(i32::MAX)];
+    let offset = prop::collection::vec((token, logprob), 1..9);
+    let context = prop::collection::vec(0_u32..55, 0..7);
+    (context, prop::collection::vec(offset, 1..7)).prop_map(|(context, offsets)| Input { context, offsets })
+}
+
+fn params() -> impl Strategy<Value = Params> {
+    let mode = prop_oneof![Just(Mode::Survival), Just(Mode::Reference)];
+    let stops = prop::collection::vec(0_u32..50, 0..4);
+    (mode, 0_usize..40, 1_usize..8, any::<bool>(), stops, 0.0_f32..=2.0).prop_map(
+        |(mode, node_budget, beam_width, skip_ngram_at_first_level, stop_ids, ngram_weight)| Params {
+            mode,
+            node_budget,
+            beam_width,
+            skip_ngram_at_first_level,
+            stop_ids,
+            ngram_weight,
+        },
+    )
+}
+
+fn depths(tree: &Tree) -> Vec<usize> {
+    let mut depths = vec![0];
+    for parent in &tree.parents {
+        depths.push(depths[*parent as usize] + 1);
+    }
+    depths
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn is_a_tree_of_candidates(input in inputs(), params in params(), which in 0..4_usize) {
+        let tree = input.search(&INDEXES[which], &params).unwrap();
+        let depths = depths(&tree);
+        let mut siblings = HashSet::new();
+        prop_assert!(tree.len() <= params.node_budget);
+        for i in 0..tree.len() {
+            let (parent, token) = (tree.parents[i] as usize, tree.tokens[i]);
+            prop_assert!(parent <= i);
+            prop_assert!(siblings.insert((parent, token)), "two siblings {}", token);
+            let offset = &input.offsets[depths[i + 1] - 1];
+            prop_assert!(offset.iter().any(|(id, logprob)| *id == token && logprob.is_finite()));
+            let above = if parent == 0 { 1.0 } else { tree.survival[parent - 1] };
+            prop_assert!(tree.survival[i] > 0.0 && tree.survival[i] <= above);
+            if parent > 0 {
+                prop_assert!(!params.stop_ids.contains(&(tree.tokens[parent - 1] as u32)));
+            }
+            let bin = tree.feature_bins[i];
+            prop_assert!(bin < 1024 && usize::from(bin >> 6) == depths[i + 1] - 1);
+            prop_assert!(usize::from(bin >> 3 & 7) < INDEXES[which].order());
+        }
+        for parent in 0..=tree.len() {
+            let children = (0..tree.len()).filter(|i| tree.parents[*i] as usize == parent);
+            let sum: f64 = children.map(|i| f64::from(tree.survival[i])).sum();
+            let above = if parent == 0 { 1.0 } else { f64::from(tree.survival[parent - 1]) };
+            prop_assert!(sum <= above * 1.00001 + 1e-30);
+        }
+    }
+
+    #[test]
+    fn best_first_selects_in_order_and_a_smaller_budget_selects_a_prefix(input in inputs(), params in params()) {
+        let index = &INDEXES[1];
+        let params = Params { mode: Mode::Survival, ..params };
+        let tree = input.search(index, &params).unwrap();
+        prop_assert!(tree.survival.is_sorted_by(|a, b| a >= b));
+        let smaller = input.search(index, &Params { node_budget: params.node_budget / 2, ..params }).unwrap();
+        prop_assert_eq!(&tree.tokens[..smaller.len()], smaller.tokens.as_slice());
+        prop_assert_eq!(&tree.survival[..smaller.len()], smaller.survival.as_slice());
+    }
+
+    #[test]
+    fn the_order_of_candidates_and_reused_buffers_do_not_matter(input in inputs(), other in inputs(), params in params()) {
+        let index = &INDEXES[2];
+        let expected = input.search(index, &params).unwrap();
+        let mut turned = input.clone();
+        turned.offsets.iter_mut().for_each(|offset| offset.reverse());
+        prop_assert_eq!(&turned.search(index, &params).unwrap(), &expected);
+
+        let mut searcher = Searcher::new();
+        let mut tree = Tree::default();
+        for input in [&other, &input] {
+            let widths: Vec<u32> = input.offsets.iter().map(|offset| offset.len() as u32).collect();
+            let (tokens, logprobs): (Vec<i32>, Vec<f32>) = input.offsets.iter().flatten().copied().unzip();
+            let query = Query { context: &input.context, widths: &widths, tokens: &tokens, logprobs: &logprobs };
+            searcher.search(index, &query, &params, &mut tree).unwrap();
+        }
+        prop_assert_eq!(&tree, &expected);
+    }
+
+    #[test]
+    fn only_the_last_tokens_of_a_context_count(input in inputs(), params in params(), which in 0..4_usize) {
+        let index = &INDEXES[which];
+        let keep = input.context.len().min(index.order() - 1);
+        let short = Input { context: input.context[input.context.len() - keep..].to_vec(), ..input.clone() };
+        prop_assert_eq!(input.search(index, &params).unwrap(), short.search(index, &params).unwrap());
+    }
+
+    #[test]
+    fn without_ngram_weight_survival_is_the_product_of_draft_probabilities(input in inputs()) {
+        let offsets: Vec<Vec<(i32, f32)>> = input.offsets.iter().map(|offset| {
+            let mut offset = offset.clone();
+            offset.sort_by_key(|pair| pair.0);
+            offset.dedup_by_key(|pair| pair.0);
+            // Probabilities that leave some for the rest.
+            offset.iter().map(|(token, logprob)| (*token, logprob.clamp(-20.0, 0.0) - 3.0)).collect()
+        }).collect();
+        let input = Input { offsets, ..input };
+        let params = Params { ngram_weight: 0.0, ..Params::default() };
+        let tree = input.search(&INDEXES[1], &params).unwrap();
+        let depths = depths(&tree);
+        for i in 0..tree.len() {
+            let mut expected = 1.0_f64;
+            let mut at = i + 1;
+            while at > 0 {
+                let offset = &input.offsets[depths[at] - 1];
+                let logprob = offset.iter().find(|(token, _)| *token == tree.tokens[at - 1]).unwrap().1;
+                expected *= f64::from(logprob).exp();
+                at = tree.parents[at - 1] as usize;
+            }
+            let error = (f64::from(tree.survival[i]) / expected - 1.0).abs();
+            prop_assert!(error < 1e-4 || expected < 1e-30);
+        }
+    }
+}
+
+fn flat(widths: &[usize]) -> Input {
+    let offset = |width: &usize| (0..*width as i32).map(|token| (token, -2.0)).collect();
+    Input {
+        context: vec![1, 2],
+        offsets: widths.iter().map(offset).collect(),
+    }
+}
+
+#[test]
+fn bad_queries_are_named() {
+    let index = &INDEXES[1];
+    let field = |input: Input, params: Params| match input.search(index, &params) {
+        Err(Error::InvalidArgument { field, .. }) => field,
+        other => panic!("{other:?}"),
+    };
+    let good = Params::default;
+    assert_eq!(field(flat(&[]), good()), "proposals.widths");
+    assert_eq!(field(flat(&[3, 0, 3]), good()), "proposals.widths");
+    assert_eq!(field(flat(&[1; 65]), good()), "proposals.widths");
+    assert_eq!(field(flat(&[1025]), good()), "proposals.widths");
+    for value in [f32::NAN, f32::INFINITY, 0.5] {
+        let mut input = flat(&[2, 2]);
+        input.offsets[1][1].1 = value;
+        assert_eq!(field(input, good()), "proposals.logprobs");
+    }
+    let mut input = flat(&[2]);
+    input.offsets[0][0].0 = -1;
+    assert_eq!(field(input, good()), "proposals.token_ids");
+    assert_eq!(
+        field(
+            flat(&[2]),
+            Params {
+                node_budget: 1025,
+                ..good()
+            }
+        ),
+        "params.node_budget"
+    );
+    assert_eq!(
+        field(
+            flat(&[2]),
+            Params {
+                beam_width: 0,
+                ..good()
+            }
+        ),
+        "params.beam_width"
+    );
+    for ngram_weight in [-0.1, 2.1, f32::NAN] {
+        assert_eq!(
+            field(flat(&[2]), Params { ngram_weight, ..good() }),
+            "params.ngram_weight"
+        );
+    }
+    let query = Query {
+        context: &[],
+        widths: &[2],
+        tokens: &[1],
+        logprobs: &[-1.0, -1.0],
+    };
+    let error = Searcher::new().search(index, &query, &good(), &mut Tree::default()).unwrap_err();
+    assert!(
+        error.to_string().starts_with("proposals.token_ids: must hold 2 ids"),
+        "{error}"
+    );
+}
+
+#[test]
+fn small_cases() {
+    let index = &INDEXES[1];
+    for mode in [Mode::Survival, Mode::Reference] {
+        let params = Params {
+            mode,
+            ..Params::default()
+        };
+        let none = Params {
+            node_budget: 0,
+            ..params.clone()
+        };
+        assert!(flat(&[3, 3]).search(index, &none).unwrap().is_empty());
+        let chain = flat(&[1, 1, 1]).search(index, &params).unwrap();
+        assert_eq!((chain.tokens, chain.parents), (vec![0, 0, 0], vec![0, 1, 2]));
+        let all = flat(&[2, 2, 2]).search(index, &params).unwrap();
+        assert_eq!(all.len(), 2 + 4 + 8);
+        let stopped = Params {
+            stop_ids: vec![0, 1],
+            ..params.clone()
+        };
+        assert_eq!(flat(&[2, 2, 2]).search(index, &stopped).unwrap().parents, [0, 0]);
+        let mut dead_end = flat(&[2, 2, 2]);
+        dead_end.offsets[1].iter_mut().for_each(|pair| pair.1 = f32::NEG_INFINITY);
+        assert_eq!(dead_end.search(index, &params).unwrap().parents, [0, 0]);
+        let mut twice = flat(&[1]);
+        twice.offsets[0] = vec![(7, -1.0), (7, -0.5), (7, f32::NEG_INFINITY)];
+        assert_eq!(twice.search(index, &params).unwrap().tokens, [7]);
+    }
+}
+
+#[test]
+fn ties_go_to_the_smaller_depth_parent_and_token() {
+    // An index that says nothing about the candidates and a head that finds all alike.
+    let index = common::index(&[vec![40]], 3, 50);
+    let params = Params {
+        ngram_weight: 0.0,
+        node_budget: 6,
+        ..Params::default()
+    };
+    let mut input = flat(&[3, 3]);
+    input.offsets.iter_mut().flatten().for_each(|pair| pair.1 = 1.0_f32.ln());
+    for mode in [Mode::Survival, Mode::Reference] {
+        let tree = input.search(&index, &Params { mode, ..params.clone() }).unwrap();
+        assert_eq!(tree.tokens, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(tree.parents, [0, 0, 0, 1, 1, 1]);
+    }
+}
+
+#[test]
+fn feature_bins() {
+    let bin = |depth, matched, p: f32| feature_bin(depth, matched, p.ln());
+    assert_eq!(bin(1, 0, 1.0), 0);
+    assert_eq!(bin(1, 0, 0.4), 1);
+    assert_eq!(bin(3, 2, 0.3), 2 << 6 | 2 << 3 | 1);
+    assert_eq!(bin(16, 4, 0.2), 15 << 6 | 4 << 3 | 2);
+    assert_eq!(bin(99, 99, 1e-9), 1023);
+}
