@@ -32,6 +32,10 @@ class Admission:
         Raises InvalidArgument with the field, ResourceExhausted when full now.
         """
         self._check(command, decoder)
+        stop_ids = frozenset(command.sampling.stop_token_ids)
+        eos = frozenset() if command.sampling.ignore_eos else frozenset(decoder.target.config.eos_token_ids)
+        enders = stop_ids | eos
+        _check_min_tokens(command, enders, decoder.target.config.vocab_size)
         prompt, answer = command.token_ids[: command.prompt_len], command.token_ids[command.prompt_len :]
         limit = min(command.prompt_len + command.sampling.max_tokens, self.context_length)
         wanted = rounded_capacity(limit + self.max_nodes + 1)
@@ -46,13 +50,11 @@ class Admission:
                 f"{self.kv_used} of {self.kv_positions} KV positions in use, {wanted} wanted",
                 retry_after_ms=RETRY_AFTER_MS,
             )
-        stop_ids = frozenset(command.sampling.stop_token_ids)
-        eos = frozenset() if command.sampling.ignore_eos else frozenset(decoder.target.config.eos_token_ids)
         drafts = decoder.proposer is not None and not command.plain_only
         now = time.monotonic()
         session = Session(
             opened=command,
-            enders=stop_ids | eos,
+            enders=enders,
             limit=limit,
             cache=decoder.target.new_cache(wanted),
             head_cache=decoder.proposer.new_cache() if drafts and decoder.proposer is not None else None,
@@ -92,3 +94,15 @@ class Admission:
                 "sampling.max_tokens",
                 f"{generated} tokens are committed already, the limit is {command.sampling.max_tokens}",
             )
+
+
+def _check_min_tokens(command: Open, enders: frozenset[int], vocab_size: int) -> None:
+    sampling = command.sampling
+    if len(command.token_ids) - command.prompt_len >= sampling.min_tokens:
+        return
+    allowed = set(sampling.allowed_token_ids) or set(range(vocab_size))
+    if not allowed - set(sampling.banned_token_ids) - enders:
+        raise InvalidArgument(
+            "sampling.min_tokens",
+            "every allowed token ends the answer, so none could be chosen before min_tokens; allow more or ask for 0",
+        )

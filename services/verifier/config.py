@@ -8,6 +8,8 @@ from dartspec.services.common.config import between, setting
 
 ADAPTIVE = "adaptive"
 ADAPTIVE_LIMIT = 59
+# The passes before readiness need this many positions.
+LEAST_CONTEXT = 64
 
 
 def budget_limit(value: str) -> int:
@@ -26,6 +28,10 @@ def _budget(value: str) -> str | None:
     except ValueError:
         return f"must be adaptive or fixed:N, got {value!r}"
     return between(0, 1024)(nodes)
+
+
+def _context_length(value: int) -> str | None:
+    return None if value == 0 else between(LEAST_CONTEXT, 2**24)(value)
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,15 @@ class VerifierSettings:
         "Positions of KV cache for all sessions together; 0: 40% of the memory that is free after loading.",
         check=between(0, 2**40),
     )
-    context_length: int = setting(0, "Positions of one session; 0: what the model has.", check=between(0, 2**24))
+    context_length: int = setting(
+        0, f"Positions of one session, at least {LEAST_CONTEXT}; 0: what the model has.", check=_context_length
+    )
     threads: int = setting(0, "Processor threads of the model; 0: as torch decides.", check=between(0, 1024))
-    invariant: bool = setting(
-        False, "Compute rows so that they do not depend on what shares their pass (docs/exactness.md)."
+    invariant: str = setting(
+        "auto",
+        "Compute rows so that they do not depend on what shares their pass (docs/exactness.md); auto: where a plain "
+        "step costs under 3% more.",
+        choices=("auto", "on", "off"),
     )
     idle_seconds: float = setting(300.0, "A session without work for this long is evicted.", check=between(0.1, 1e6))
     log_level: str = setting("info", "Log level.", choices=("debug", "info", "warning", "error"))

@@ -32,6 +32,7 @@ from dartspec.services.verifier.messages import (
     Event,
     Failed,
     Load,
+    Malformed,
     NoDraft,
     Open,
     Round,
@@ -146,6 +147,9 @@ class Engine:
                 self._apply(owner, command)
             except DartspecError as error:
                 self._fail((owner, command.session), error)
+            except Exception as error:  # such as memory for a cache that the machine does not have
+                log.exception("a command for session %d failed", command.session)
+                self._fail((owner, command.session), InternalError(f"{type(error).__name__}: {error}"))
 
     def _apply(self, owner: Owner, command: Command) -> None:
         key = (owner, command.session)
@@ -156,14 +160,18 @@ class Engine:
             self._sessions[key] = self.admission.open(command, self.decoder)
             self._wake(key)
             return
+        if isinstance(command, Malformed):
+            self._highest[owner] = max(command.session, self._highest.get(owner, 0))
+            raise command.error
+        if isinstance(command, Close):
+            self._remove(key)
+            self._refresh_load()
+            return
         session = self._sessions.get(key)
         if session is None:
             if command.session > self._highest.get(owner, 0):
                 raise InvalidArgument("session", f"id {command.session} was never opened on this stream")
             return  # it ended while the command was on its way
-        if isinstance(command, Close):
-            self._remove(key)
-            return
         if isinstance(command, Verify):
             _check_n(command.n, session.n, session.credit == 0 and session.verify is None and not session.prefilling)
             if command.tree is not None:
@@ -171,8 +179,9 @@ class Engine:
             elif session.proposals is None:
                 raise InvalidArgument("verify.chain", "the session's last round event carried no proposals")
             session.verify = command
-            # From the pass's end over draft, transport and search to the candidates' arrival.
-            self.budget.observe_overhead(1e3 * (time.monotonic() - session.drafting_since))
+            if session.proposals is not None:
+                # From the pass's end over draft, transport and search to the candidates' arrival.
+                self.budget.observe_overhead(1e3 * (time.monotonic() - session.drafting_since))
         else:
             _check_n(command.n, session.n + session.credit, session.verify is None and not session.prefilling)
             if not 1 <= command.steps <= MAX_CREDIT - session.credit:
@@ -193,14 +202,15 @@ class Engine:
         session = self._sessions.get(key)
         if session is None:
             return
+        committed = session.history.length  # a pass that fails half way has committed nothing
         try:
             event = self._pass(key[1], session)
         except DartspecError as error:
-            self._fail(key, error)
+            self._fail(key, error, committed)
             return
         except Exception as error:
             log.exception("a pass for request %s failed", session.opened.request_id)
-            self._fail(key, InternalError(f"the pass failed: {type(error).__name__}: {error}"))
+            self._fail(key, InternalError(f"the pass failed: {type(error).__name__}: {error}"), committed)
             return
         if isinstance(event, Round) and event.finish is not None:
             self._remove(key)
@@ -300,9 +310,10 @@ class Engine:
             elif not session.runnable and now - session.active_at > self._idle_seconds:
                 self._fail(key, Evicted(f"the session was idle for {self._idle_seconds:g} s; open it again to go on"))
 
-    def _fail(self, key: tuple[Owner, int], error: DartspecError) -> None:
+    def _fail(self, key: tuple[Owner, int], error: DartspecError, committed: int | None = None) -> None:
         session = self._sessions.get(key)
-        committed = session.history.length if session is not None else 0
+        if committed is None:
+            committed = session.history.length if session is not None else 0
         self._remove(key)
         self._deliver(key[0], [Failed(key[1], error, committed)])
 

@@ -14,6 +14,7 @@ import torch
 from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.draft.config import default_feature_layers
 from dartspec.services.draft.target_info import TargetInfo
+from dartspec.services.verifier.linear import TILE_ROWS
 from dartspec.services.verifier.target import Layer, Target
 from dartspec.services.verifier.target_config import TargetConfig, target_config
 
@@ -38,7 +39,6 @@ def load_target(
     dtype: torch.dtype,
     device: torch.device,
     context_length: int = 0,
-    invariant: bool = False,
 ) -> LoadedTarget:
     """Load a model directory. ``name`` is what users call the model. ``context_length`` 0 takes the model's own limit.
 
@@ -52,7 +52,7 @@ def load_target(
         model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
         raise FailedPrecondition(f"model: cannot load {str(directory)!r}: {error}", field="model") from error
-    return target_from_model(model.to(device).eval(), name, context_length, invariant)
+    return target_from_model(model.to(device).eval(), name, context_length)
 
 
 def target_from_model(model: Any, name: str, context_length: int = 0, invariant: bool = False) -> LoadedTarget:
@@ -79,7 +79,7 @@ def target_from_model(model: Any, name: str, context_length: int = 0, invariant:
         model.lm_head.weight.detach(),
         rope,
         default_feature_layers(config.layers) if config.layers >= MIN_LAYERS else (),
-        invariant,
+        TILE_ROWS if invariant else 0,
     )
     gc.collect()
     return LoadedTarget(target, info, _default_sampling(getattr(model, "generation_config", None)))

@@ -70,7 +70,15 @@ class Close:
     session: int
 
 
-Command = Open | Verify | Decode | Close
+@dataclass(frozen=True)
+class Malformed:
+    """A command that could not be read; the session that it names fails with ``error``."""
+
+    session: int
+    error: DartspecError
+
+
+Command = Open | Verify | Decode | Close | Malformed
 
 
 @dataclass(frozen=True)

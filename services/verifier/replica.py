@@ -23,7 +23,7 @@ from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
 from dartspec.services.verifier.loader import LoadedTarget, load_target
 from dartspec.services.verifier.sampling import SAMPLER
 from dartspec.services.verifier.tokenizer import TokenizerFiles, load_tokenizer
-from dartspec.services.verifier.warmup import profile, warm_up
+from dartspec.services.verifier.warmup import profile, settle_invariance, warm_up
 from dartspec.v1 import common_pb2, verifier_pb2
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
         torch.set_num_threads(settings.threads)
     directory = resolve_model(settings.model, settings.revision or None)
     log.info("loading target %s as %s on %s", directory, settings.dtype, device)
-    loaded = load_target(directory, settings.model, dtype, device, settings.context_length, settings.invariant)
+    loaded = load_target(directory, settings.model, dtype, device, settings.context_length)
     tokenizer = load_tokenizer(directory)
     head = _head(settings, loaded)
     target = loaded.target
@@ -64,6 +64,8 @@ def load_replica(settings: VerifierSettings) -> Replica:
     admission = Admission(settings.max_sessions, _kv_positions(settings, loaded), context_length, limit)
     decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
     warm_up(decoder, admission)
+    settle_invariance(settings.invariant, decoder, admission)
+    log.info("invariant rows: %s", f"in blocks of {target.row_block}" if target.invariant else "no")
     budget: Budget = FixedBudget(limit)
     if settings.budget == ADAPTIVE and head is not None:
         cost, draft_ms = profile(decoder, admission)
@@ -94,7 +96,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
         draft_length=head.config.depth if head is not None else 0,
         max_sessions=settings.max_sessions,
         max_nodes=limit,
-        invariant=settings.invariant,
+        invariant=target.invariant,
     )
     return Replica(decoder, admission, budget, tokenizer, head, hello, description)
 

@@ -25,6 +25,8 @@ SAMPLER = "gumbel-philox4x32-10/1"
 MARGIN_LIMIT = 0.01
 
 _TOP_P_FIRST = 2048
+# A quotient by less could overflow; at this temperature the choice is the argmax already, to any precision.
+_COLDEST = 1e-300
 _FAR = 6.0
 
 
@@ -106,7 +108,7 @@ def processed(logits: Float32, history: History, sampling: Sampling, enders: fro
         raise InternalError("no token of the vocabulary is left to choose: min_tokens bans all that is allowed")
     if sampling.temperature == 0.0:
         return kept
-    kept = Candidates(kept.ids, kept.scores / sampling.temperature)
+    kept = Candidates(kept.ids, kept.scores / max(sampling.temperature, _COLDEST))
     if 0 < sampling.top_k < len(kept.ids):
         kept = _top_k(kept, sampling.top_k)
     if sampling.top_p < 1.0:

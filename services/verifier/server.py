@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument, Unavailable
 from dartspec.services.verifier.convert import command_from_proto, event_to_proto, load_to_proto
 from dartspec.services.verifier.engine import Engine
-from dartspec.services.verifier.messages import Event, Failed, Load
+from dartspec.services.verifier.messages import Event, Load, Malformed
 from dartspec.services.verifier.replica import Replica
 from dartspec.v1 import verifier_pb2, verifier_pb2_grpc
 
@@ -81,9 +80,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
             try:
                 self._engine.submit(stream, command_from_proto(command))
             except InvalidArgument as error:
-                # The engine must forget the session too, if it is open.
-                stream.deliver([Failed(command.session, error, 0)], self._engine.load)
-                self._engine.submit(stream, _close(command.session))
+                # By way of the engine, so that the answer keeps its place among the session's events.
+                self._engine.submit(stream, Malformed(command.session, error))
 
     async def Describe(  # noqa: N802
         self, request: verifier_pb2.VerifierServiceDescribeRequest, context: grpc.aio.ServicerContext
@@ -143,7 +141,3 @@ def check_hello(theirs: verifier_pb2.Hello, ours: verifier_pb2.Hello) -> None:
             raise FailedPrecondition(
                 f"hello.{name}: the gateway expects {wanted!r}, this verifier has {have!r}", field=f"hello.{name}"
             )
-
-
-def _close(session: int) -> Any:
-    return command_from_proto(verifier_pb2.Command(session=session, close=verifier_pb2.CloseCommand()))

@@ -57,7 +57,7 @@ class Target:
         lm_head: torch.Tensor,
         rope: tuple[torch.Tensor, torch.Tensor],
         feature_layers: tuple[int, ...] = (),
-        invariant: bool = False,
+        row_block: int = 0,
     ) -> None:
         self.config = config
         self.embedding = embedding  # [V, H]
@@ -66,7 +66,12 @@ class Target:
         self.lm_head = lm_head  # [V, H]
         self._cos, self._sin = rope  # [positions, head_dim]
         self.feature_layers = feature_layers  # decoder layers, counted from 0
-        self.invariant = invariant
+        self.row_block = row_block  # see `linear.py`; 0: rows may depend on their company
+
+    @property
+    def invariant(self) -> bool:
+        """Rows do not depend on what shares their pass."""
+        return self.row_block > 0
 
     @property
     def dtype(self) -> torch.dtype:
@@ -144,7 +149,7 @@ class Target:
         return weight * y.to(x.dtype)
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return linear(x, weight, bias, self.invariant)
+        return linear(x, weight, bias, self.row_block)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

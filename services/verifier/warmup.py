@@ -10,6 +10,7 @@ from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.cost import REPEATS, CostTable, measure
 from dartspec.services.verifier.decoder import Decoder
+from dartspec.services.verifier.invariance import settle
 from dartspec.services.verifier.messages import Open
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.tree import depths, visible_rows
@@ -42,6 +43,21 @@ def profile(decoder: Decoder, admission: Admission) -> tuple[CostTable, float]:
             decoder.draft(session)
             drafts.append(1e3 * (time.perf_counter() - begin))
         return table, min(drafts)
+    finally:
+        admission.release(session)
+
+
+def settle_invariance(choice: str, decoder: Decoder, admission: Admission) -> None:
+    """Turn the target's `invariant` mode on or off; see `invariance.settle`."""
+    session = _open(decoder, admission)
+
+    def step_ms() -> float:
+        begin = time.perf_counter()
+        _run_rows(decoder, session, 1)
+        return 1e3 * (time.perf_counter() - begin)
+
+    try:
+        settle(decoder.target, choice, step_ms)
     finally:
         admission.release(session)
 
