@@ -23,7 +23,7 @@ from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
 from dartspec.services.verifier.loader import LoadedTarget, load_target
 from dartspec.services.verifier.sampling import SAMPLER
 from dartspec.services.verifier.tokenizer import TokenizerFiles, load_tokenizer
-from dartspec.services.verifier.warmup import profile, settle_invariance, warm_up
+from dartspec.services.verifier.warmup import positions_needed, profile, settle_invariance, warm_up
 from dartspec.v1 import common_pb2, verifier_pb2
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,11 @@ def load_replica(settings: VerifierSettings) -> Replica:
         target.feature_layers = head.config.feature_layers or loaded.info.feature_layers
     context_length = settings.context_length or target.config.max_positions
     limit = budget_limit(settings.budget)
-    admission = Admission(settings.max_sessions, _kv_positions(settings, loaded), context_length, limit)
+    kv_positions = _kv_positions(settings, loaded)
+    if kv_positions < (least := positions_needed(limit)):
+        message = f"kv_positions: a session with passes of {limit + 1} rows needs {least}, {kv_positions} are set"
+        raise FailedPrecondition(message, field="kv_positions")
+    admission = Admission(settings.max_sessions, kv_positions, context_length, limit)
     decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
     warm_up(decoder, admission)
     settle_invariance(settings.invariant, decoder, admission)

@@ -11,12 +11,18 @@ from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.cost import REPEATS, CostTable, measure
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.invariance import settle
+from dartspec.services.verifier.kv_cache import rounded_capacity
 from dartspec.services.verifier.messages import Open
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.tree import depths, visible_rows
 
 # Context length at which passes are profiled; longer contexts cost a little more in every row count alike.
 PROFILE_TOKENS = 128
+
+
+def positions_needed(max_nodes: int) -> int:
+    """KV positions of the sessions that these passes open."""
+    return rounded_capacity(PROFILE_TOKENS + REPEATS + 2 + max_nodes + 1)
 
 
 def warm_up(decoder: Decoder, admission: Admission) -> None:

@@ -72,3 +72,10 @@ def test_index_for_another_tokenizer(tiny: TinyModel, tmp_path: Path) -> None:
 def test_a_setting_out_of_range_is_named() -> None:
     refused(verifier("--top-k", "0"), "--top-k")
     refused(verifier("--budget", "many"), "--budget")
+    refused(verifier("--context-length", "5"), "--context-length")
+
+
+def test_too_few_kv_positions(tiny: TinyModel) -> None:
+    refused(
+        verifier("--model", str(tiny.model), "--kv-positions", "512", "--budget", "fixed:600"), "kv_positions", "600"
+    )
