@@ -1,0 +1,80 @@
+"""`dartspec up`: a local stack in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from dartspec.cli.exit_codes import exit_code
+from dartspec.cli.interrupt import run
+from dartspec.cli.listening import check_free
+from dartspec.cli.request_settings import MODES
+from dartspec.cli.sections import SectionedCommand
+from dartspec.cli.stack import Stack, running_stack
+from dartspec.cli.stack_settings import StackSettings
+from dartspec.services.common.config import options
+from dartspec.services.common.server import wait_for_stop_signal
+
+DEFAULT_LISTEN = "127.0.0.1:7000"
+
+
+@click.command(cls=SectionedCommand, sections={"Stack": StackSettings})
+@click.option(
+    "--listen",
+    multiple=True,
+    default=(DEFAULT_LISTEN,),
+    show_default=True,
+    envvar="DARTSPEC_LISTEN",
+    show_envvar=True,
+    help="Address of the gateway: host:port or unix:/path; repeatable; port 0 picks a free one.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(MODES),
+    default="auto",
+    show_default=True,
+    envvar="DARTSPEC_MODE",
+    show_envvar=True,
+    help="How requests that leave it open are decoded.",
+)
+@options(StackSettings, "DARTSPEC")
+def up(settings: StackSettings, listen: tuple[str, ...], mode: str) -> int:
+    """Start ngram, verifiers and a gateway on this machine, and stop them on Ctrl-C.
+
+    Every other setting of a service is taken from its own environment variable, for example
+    DARTSPEC_VERIFIER_MAX_SESSIONS; 'dartspec verifier serve --help' lists them.
+    """
+    for address in listen:
+        check_free(address)
+    return run(_serve(settings, listen, mode))
+
+
+async def _serve(settings: StackSettings, listen: tuple[str, ...], mode: str) -> int:
+    async with running_stack(settings, listen=listen, mode=mode, on_log=_print_log) as stack:
+        stopped = asyncio.create_task(wait_for_stop_signal())
+        failed = asyncio.create_task(stack.services.first_failure())
+        await asyncio.sleep(0)  # whoever reads the ready line may send a signal at once
+        click.echo(_welcome(stack, settings), err=True)
+        click.echo(f"dartspec up ready on {stack.gateway}")
+        sys.stdout.flush()
+        await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if failed.done():
+            error = failed.result()
+            click.echo(f"error: {error.message}\nstopping the other services", err=True)
+            return exit_code(error)
+        failed.cancel()
+        click.echo("stopping", err=True)
+        return 0
+
+
+def _welcome(stack: Stack, settings: StackSettings) -> str:
+    index = f"n-gram index {stack.index}" if stack.index else "no n-gram index: the draft head's own chain"
+    gateway = "" if stack.gateway == DEFAULT_LISTEN else f"--gateway {stack.gateway} "
+    return f"{stack.target}, {index}\ntry: dartspec generate {gateway}'What is a prime number?'   (Ctrl-C stops)"
+
+
+def _print_log(name: str, line: str) -> None:
+    click.echo(f"{name}: {line}", err=True)
