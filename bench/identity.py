@@ -69,7 +69,7 @@ def summarize(runs: list[tuple[float, Pair]]) -> Identity:
         difference = first_difference(pair)
         compared += len(pair.plain.token_ids) if difference is None else difference.index
         if difference is not None:
-            parts.append(Part(pair.prompt, temperature, difference.index, difference.margin))
+            parts.append(Part(pair.prompt, temperature, difference.index, difference.gap))
     return Identity(
         answers=len(runs),
         tokens=sum(len(pair.plain.token_ids) for _, pair in runs),
