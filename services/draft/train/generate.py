@@ -33,7 +33,7 @@ class _Row:
 
 
 class RowCache:
-    """Keys and values of `rows` independent texts, `capacity` tokens each, written and read by the attention function."""
+    """Keys and values of `rows` independent texts of up to `capacity` tokens, used by the attention function."""
 
     def __init__(self, model: PreTrainedModel, rows: int, capacity: int):
         config = model.config
@@ -62,7 +62,7 @@ def _row_attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
 ) -> tuple[Tensor, None]:
     step: RowPass = kwargs["row_pass"]
-    layer, scale = module.layer_idx, kwargs.get("scaling")
+    layer, scale = int(module.layer_idx), kwargs.get("scaling")  # type: ignore[arg-type]
     keys, values = step.cache.keys[layer], step.cache.values[layer]  # [rows, kv, capacity, D]
     batch, heads, length, head_dim = query.shape
     if step.visible is None:

@@ -1,0 +1,158 @@
+"""One draft pass: from new features to the top-k tokens of the next d positions, for many sessions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.types import Proposals
+from dartspec.services.draft.cache import HeadCache
+from dartspec.services.draft.head import DraftHead, Rotation
+
+# A sort key is the log-probability's order among float32 values times this, minus the token id: 32 + 18 bits, exact in
+# float64.
+_ID_RANGE = 1 << 18
+
+
+@dataclass(frozen=True)
+class DraftInput:
+    """What one session gives the head: the positions p .. n-1 that its cache (p = cache.length) does not cover yet.
+
+    features: [n - p, 3 * H_target], h_j for j = p .. n-1. next_tokens: int64 [n - p], x[p+1] .. x[n].
+    """
+
+    cache: HeadCache
+    features: Tensor
+    next_tokens: Tensor
+
+
+class Proposer:
+    """The head in use. Not thread-safe: one per engine, called once per step for all sessions of the step."""
+
+    def __init__(self, head: DraftHead) -> None:
+        self.head = head
+        self.config = head.config
+        self._target_ids = head.target_ids()
+        if head.config.vocab_size > _ID_RANGE:
+            raise InvalidArgument("head.vocab_size", f"{head.config.vocab_size} exceeds the supported {_ID_RANGE}")
+
+    def new_cache(self) -> HeadCache:
+        """An empty cache for one session."""
+        return HeadCache(self.config, self.head.fc.weight.dtype, self.head.fc.weight.device)
+
+    @torch.inference_mode()
+    def append(self, inputs: Sequence[DraftInput]) -> None:
+        """Bring the sessions' caches up to date without drafting, so that a later draft has little left to do."""
+        if inputs:
+            self._append_prefix(inputs, outputs=False)
+
+    @torch.inference_mode()
+    def propose(self, inputs: Sequence[DraftInput], top_k: int = 25) -> list[Proposals]:
+        """Bring the caches up to date and draft: per session, d = draft_length + 1 offsets from position n + 1 on.
+
+        Token ids are the target's, sorted by (-log-probability, id); log-probabilities are over the whole draft
+        vocabulary. `top_k` is cut to the draft vocabulary. Every session needs at least one new position; else
+        InvalidArgument. One device-to-host copy.
+        """
+        if not inputs:
+            return []
+        if top_k < 1:
+            raise InvalidArgument("top_k", f"must be at least 1, got {top_k}")
+        hidden = self._hidden(inputs)
+        return self._top(self.head.logits(hidden), len(inputs), min(top_k, self.config.draft_vocab_size))
+
+    @torch.inference_mode()
+    def logits(self, inputs: Sequence[DraftInput]) -> Tensor:
+        """As `propose`, but all logits: [sessions, d, V_draft]."""
+        return self.head.logits(self._hidden(inputs)).unflatten(0, (len(inputs), self.config.depth))
+
+    def _hidden(self, inputs: Sequence[DraftInput]) -> Tensor:
+        """Hidden states after the first final norm, [sessions * d, H]: last prefix row, then MASK rows, of each."""
+        head, masks = self.head, self.config.draft_length
+        last_input, last_residual, last_rotation = self._append_prefix(inputs, outputs=True)
+        sessions, device = len(inputs), last_input.device
+        lengths = torch.tensor([entry.cache.length for entry in inputs], device=device)
+        mask_input, mask_residual = head.mask_rows(sessions * masks)
+        positions = (lengths[:, None] + torch.arange(masks, device=device)).flatten()
+        rotation = head.rotation(positions)
+        keys, values = head.keys_values(mask_input, rotation)
+
+        def rounds(last: Tensor, mask: Tensor) -> Tensor:  # [sessions, 1 + masks, ...], the last prefix row first
+            return torch.cat((last[:, None], mask.unflatten(0, (sessions, masks))), 1)
+
+        layer_input = rounds(last_input, mask_input).flatten(0, 1)
+        both = Rotation(
+            rounds(last_rotation.cos, rotation.cos).flatten(0, 1), rounds(last_rotation.sin, rotation.sin).flatten(0, 1)
+        )
+        queries = head.queries(layer_input, both).unflatten(0, (sessions, masks + 1))
+        keys, values = keys.unflatten(0, (sessions, masks)), values.unflatten(0, (sessions, masks))
+        mixed = [
+            _attend(queries[row], *entry.cache.with_masks(keys[row], values[row])) for row, entry in enumerate(inputs)
+        ]
+        return head.finish(torch.cat(mixed), rounds(last_residual, mask_residual).flatten(0, 1))
+
+    def _append_prefix(self, inputs: Sequence[DraftInput], outputs: bool) -> tuple[Tensor, Tensor, Rotation]:
+        """Append all new positions to the caches; layer input, residual and rotation of each session's last one."""
+        head = self.head
+        counts = [self._checked(number, entry) for number, entry in enumerate(inputs)]
+        device = head.fc.weight.device
+        layer_input, residual = head.prefix_rows(
+            torch.cat([entry.features for entry in inputs]).to(device),
+            torch.cat([entry.next_tokens for entry in inputs]).to(device),
+        )
+        starts = [entry.cache.length for entry in inputs]
+        positions = torch.tensor(
+            [p for start, count in zip(starts, counts, strict=True) for p in range(start, start + count)]
+        )
+        rotation = head.rotation(positions.to(device))
+        keys, values = head.keys_values(layer_input, rotation)
+        for entry, key, value in zip(inputs, keys.split(counts), values.split(counts), strict=True):
+            entry.cache.append(key, value)
+        last = torch.tensor(counts, device=device).cumsum(0) - 1
+        return layer_input[last], residual[last], Rotation(rotation.cos[last], rotation.sin[last])
+
+    def _checked(self, number: int, entry: DraftInput) -> int:
+        rows, width = entry.features.shape[0], 3 * self.config.target_hidden_size
+        if rows < 1 or entry.features.shape != (rows, width) or entry.next_tokens.shape != (rows,):
+            raise InvalidArgument(
+                f"inputs[{number}]",
+                f"needs features [m, {width}] and next_tokens [m] with m >= 1, got {list(entry.features.shape)} "
+                f"and {list(entry.next_tokens.shape)}",
+            )
+        return rows
+
+    def _top(self, logits: Tensor, sessions: int, top_k: int) -> list[Proposals]:
+        logprobs = F.log_softmax(logits.float(), -1) + 0.0  # + 0.0 leaves one zero, so equal values have equal bits
+        bits = logprobs.view(torch.int32)
+        order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # integers in the order of the floats
+        best = torch.topk(order.double() * _ID_RANGE - self._target_ids, top_k, -1, sorted=True).indices
+        packed = torch.cat((self._target_ids[best].int().view(torch.float32), logprobs.gather(-1, best)), -1)
+        host = packed.cpu().numpy().reshape(sessions, self.config.depth, 2, top_k)
+        return [
+            Proposals(
+                tuple(np.ascontiguousarray(offset[0]).view(np.int32) for offset in session),
+                tuple(np.ascontiguousarray(offset[1]) for offset in session),
+            )
+            for session in host
+        ]
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Causal attention of the last rows of a sequence; queries that share a key head are its query rows.
+
+    queries [rows, heads, D]; keys, values [kv_heads, length, D] -> [rows, heads * D]. The queries stand at the last
+    `rows` of the `length` positions.
+    """
+    rows, heads, head_dim = queries.shape
+    kv_heads, length, _ = keys.shape
+    visible = torch.ones(rows, length, dtype=torch.bool, device=queries.device).tril(length - rows)
+    grouped = queries.permute(1, 0, 2).reshape(kv_heads, heads // kv_heads * rows, head_dim)
+    mask = visible.repeat(heads // kv_heads, 1)
+    mixed = F.scaled_dot_product_attention(grouped[None], keys[None], values[None], attn_mask=mask)[0]
+    return mixed.reshape(heads, rows, head_dim).permute(1, 0, 2).reshape(rows, heads * head_dim)

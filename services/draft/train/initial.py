@@ -1,0 +1,54 @@
+"""A head to start from: the target's last layer, with the top feature passed through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dartspec.services.common.errors import FailedPrecondition
+from dartspec.services.draft.checkpoint import target_output_rows, with_target
+from dartspec.services.draft.config import HeadConfig
+from dartspec.services.draft.head import DraftHead
+from dartspec.services.draft.target_info import TargetInfo
+
+
+def head_config(model: Any, target: TargetInfo, draft_length: int, draft_vocab_size: int) -> HeadConfig:
+    """The configuration of a head shaped like one of the target's own layers."""
+    config = model.config
+    values = {**config.to_dict(), "head_dim": getattr(config, "head_dim", None), "draft_length": draft_length}
+    values.update(
+        draft_vocab_size=draft_vocab_size, vocab_size=target.vocab_size, target_hidden_size=config.hidden_size
+    )
+    return with_target(HeadConfig.from_json(values), target)
+
+
+@torch.no_grad()
+def initial_head(model: Any, target: TargetInfo, config: HeadConfig, vocabulary: Tensor) -> DraftHead:
+    """A float32 head whose layer is the target's last one, reading the top feature and ignoring the embedding.
+
+    vocabulary: int64 [V_draft], ascending target ids. The final norm is applied twice in this format, so its weight u
+    is chosen such that two norms act as one by the target's weight w: u = sqrt(w * mean(w)).
+    """
+    head = DraftHead(config, target.embedding.float())
+    last, layer, hidden = model.model.layers[-1], head.midlayer, config.hidden_size
+    if last.self_attn.q_proj.bias is not None:
+        raise FailedPrecondition("target layers with attention biases have no counterpart in the head's format")
+    # Scaled down, because the top feature foretells x[j+1], which the head is told, and hides what the layer adds.
+    head.fc.weight.zero_()[:, 2 * hidden :] = 0.1 * torch.eye(hidden)
+    layer.hidden_norm.weight.copy_(last.input_layernorm.weight)
+    layer.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        getattr(layer.self_attn, name).weight.zero_()[:, hidden:] = getattr(last.self_attn, name).weight
+    layer.self_attn.o_proj.weight.copy_(last.self_attn.o_proj.weight)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(layer.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
+    weight = target.norm_weight.float().clamp(min=1e-3)
+    head.norm.weight.copy_((weight * weight.mean()).sqrt())
+    layer.mask_rep.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(0))
+    head.d2t.copy_(vocabulary - torch.arange(len(vocabulary)))
+    head.t2d.zero_()[vocabulary] = True
+    head.lm_head.weight = torch.nn.Parameter(target_output_rows(target, vocabulary).float(), requires_grad=False)
+    head.lm_head_is_target = True
+    return head

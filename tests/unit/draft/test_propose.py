@@ -1,0 +1,181 @@
+"""Proposals with a cache equal proposals computed from nothing, whatever the rounds looked like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.draft.head import DraftHead
+from dartspec.services.draft.propose import DraftInput, Proposer
+
+MakeHead = Callable[..., DraftHead]
+
+
+def naive_logits(head: DraftHead, features: Tensor, next_tokens: Tensor) -> Tensor:
+    """One full pass over all positions with a dense causal mask, written independently of `propose`: [d, V_draft]."""
+    config, layer = head.config, head.midlayer
+    residual = features @ head.fc.weight.T
+    masks = config.draft_length
+    rows = torch.cat(
+        (
+            torch.cat(
+                (
+                    norm(head.embedding[next_tokens], layer.input_layernorm.weight),
+                    norm(residual, layer.hidden_norm.weight),
+                ),
+                1,
+            ),
+            layer.mask_rep.repeat(masks, 1),
+        )
+    )
+    residual = torch.cat((residual, layer.mask_rep[: config.hidden_size].repeat(masks, 1)))
+    length, half = len(rows), config.head_dim // 2
+    angle = torch.arange(length)[:, None] * config.rope_theta ** (-torch.arange(half) / half)
+
+    def heads(weight: Tensor, count: int, rotate: bool) -> Tensor:
+        x = (rows @ weight.T).view(length, count, config.head_dim).transpose(0, 1)
+        if not rotate:
+            return x
+        low, high = x[..., :half], x[..., half:]
+        return torch.cat((low * angle.cos() - high * angle.sin(), high * angle.cos() + low * angle.sin()), -1)
+
+    attention = layer.self_attn
+    queries = heads(attention.q_proj.weight, config.num_attention_heads, True)
+    shared = config.num_attention_heads // config.num_key_value_heads
+    keys = heads(attention.k_proj.weight, config.num_key_value_heads, True).repeat_interleave(shared, 0)
+    values = heads(attention.v_proj.weight, config.num_key_value_heads, False).repeat_interleave(shared, 0)
+    scores = queries @ keys.transpose(1, 2) / config.head_dim**0.5
+    scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    stream = residual + (scores.softmax(-1) @ values).transpose(0, 1).flatten(1) @ attention.o_proj.weight.T
+    inner = norm(stream, layer.post_attention_layernorm.weight)
+    mlp = layer.mlp
+    gate = inner @ mlp.gate_proj.weight.T
+    stream = stream + (gate * gate.sigmoid() * (inner @ mlp.up_proj.weight.T)) @ mlp.down_proj.weight.T
+    twice = norm(norm(stream[-config.depth :], head.norm.weight), head.norm.weight)
+    return twice @ head.lm_head.weight.T
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+
+
+def session(seed: int, length: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(length, 96, generator=generator), torch.randint(97, (length,), generator=generator)
+
+
+def test_many_rounds_of_several_sessions_equal_full_recomputation(make_head: MakeHead) -> None:
+    proposer = Proposer(make_head())
+    data = [session(seed, 420) for seed in range(3)]
+    caches = [proposer.new_cache() for _ in data]
+    random = np.random.default_rng(0)
+    for round_number in range(50):
+        chosen = [s for s in range(3) if random.random() < 0.8 and caches[s].length < 400]
+        ends = {s: caches[s].length + int(random.integers(1, 9 if round_number % 5 else 40)) for s in chosen}
+        inputs = [
+            DraftInput(caches[s], data[s][0][caches[s].length : ends[s]], data[s][1][caches[s].length : ends[s]])
+            for s in chosen
+        ]
+        if not inputs:
+            continue
+        logits = proposer.logits(inputs)
+        for row, s in enumerate(chosen):
+            assert caches[s].length == ends[s]
+            expected = naive_logits(proposer.head, data[s][0][: ends[s]], data[s][1][: ends[s]])
+            torch.testing.assert_close(logits[row], expected, rtol=1e-4, atol=1e-4)
+    assert max(cache.length for cache in caches) > 256  # the store has grown at least once
+
+
+def test_a_lagging_cache_gives_the_proposals_of_one_that_never_lagged(make_head: MakeHead) -> None:
+    proposer = Proposer(make_head())
+    features, tokens = session(5, 40)
+    steady, lagging, flushed = (proposer.new_cache() for _ in range(3))
+    for position in range(40):
+        entry = DraftInput(steady, features[position : position + 1], tokens[position : position + 1])
+        expected = proposer.logits([entry])
+    torch.testing.assert_close(proposer.logits([DraftInput(lagging, features, tokens)]), expected, rtol=1e-4, atol=1e-4)
+    proposer.append([DraftInput(flushed, features[:33], tokens[:33])])
+    late = proposer.logits([DraftInput(flushed, features[33:], tokens[33:])])
+    torch.testing.assert_close(late, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_mask_rows_never_stay_in_the_cache(make_head: MakeHead) -> None:
+    proposer = Proposer(make_head())
+    features, tokens = session(6, 30)
+    drafted, quiet = proposer.new_cache(), proposer.new_cache()
+    for start in range(0, 30, 3):
+        proposer.propose([DraftInput(drafted, features[start : start + 3], tokens[start : start + 3])])
+    proposer.append([DraftInput(quiet, features, tokens)])
+    assert drafted.length == quiet.length == 30
+    torch.testing.assert_close(drafted._store[:, :, :30], quiet._store[:, :, :30], rtol=1e-5, atol=1e-5)
+
+
+def test_rewinding_and_reusing_a_prefix(make_head: MakeHead) -> None:
+    proposer = Proposer(make_head())
+    features, tokens = session(7, 20)
+    cache, reused = proposer.new_cache(), proposer.new_cache()
+    expected = proposer.logits([DraftInput(cache, features, tokens)])
+    cache.truncate(12)
+    reused.copy_prefix(cache, 11)
+    assert (cache.length, reused.length) == (12, 11)
+    for start, entry in ((12, cache), (11, reused)):
+        again = proposer.logits([DraftInput(entry, features[start:], tokens[start:])])
+        torch.testing.assert_close(again, expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="holds 20 positions and cannot be cut to 21"):
+        cache.truncate(21)
+
+
+def test_company_does_not_change_a_session(make_head: MakeHead) -> None:
+    proposer = Proposer(make_head())
+    data = [session(seed, length) for seed, length in ((1, 5), (2, 31), (3, 12))]
+    alone = [proposer.propose([DraftInput(proposer.new_cache(), *one)], 7)[0] for one in data]
+    together = proposer.propose([DraftInput(proposer.new_cache(), *one) for one in data], 7)
+    for left, right in zip(alone, together, strict=True):
+        assert np.array_equal(left.token_ids, right.token_ids)
+        np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-4)
+
+
+def test_ties_go_to_the_smaller_target_id(make_head: MakeHead) -> None:
+    head = make_head(draft_vocab_size=10)
+    head.lm_head.weight.zero_()  # every token gets the same logit
+    target_ids = torch.tensor([90, 3, 41, 5, 6, 77, 8, 9, 20, 1])
+    head.d2t.copy_(target_ids - torch.arange(10))
+    (proposals,) = Proposer(head).propose([DraftInput(Proposer(head).new_cache(), *session(1, 4))], 4)
+    for ids, logprobs in zip(proposals.token_ids, proposals.logprobs, strict=True):
+        assert ids.tolist() == [1, 3, 5, 6]
+        np.testing.assert_allclose(logprobs, -np.log(10), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_top_k_equals_a_sort_of_all_log_probabilities(make_head: MakeHead, dtype: torch.dtype) -> None:
+    proposer = Proposer(make_head().to(dtype))
+    features, tokens = session(9, 14)
+    logits = proposer.logits([DraftInput(proposer.new_cache(), features, tokens)])[0]
+    (proposals,) = proposer.propose([DraftInput(proposer.new_cache(), features, tokens)], 1000)
+    logprobs = torch.log_softmax(logits.float(), -1).numpy()
+    for offset in range(5):
+        expected = sorted(range(97), key=lambda v, row=logprobs[offset]: (-row[v], v))
+        assert proposals.token_ids[offset].tolist() == expected
+        assert proposals.logprobs[offset].tolist() == logprobs[offset][expected].tolist()
+        assert proposals.token_ids[offset].dtype == np.int32
+
+
+def test_wrong_input_names_the_session_and_the_shapes(make_head: MakeHead) -> None:
+    proposer = Proposer(make_head())
+    features, tokens = session(1, 4)
+    good = DraftInput(proposer.new_cache(), features, tokens)
+    for bad in (
+        DraftInput(proposer.new_cache(), features[:0], tokens[:0]),
+        DraftInput(proposer.new_cache(), features[:, :90], tokens),
+        DraftInput(proposer.new_cache(), features, tokens[:3]),
+    ):
+        with pytest.raises(InvalidArgument, match=r"inputs\[1\].*\[m, 96\]"):
+            proposer.propose([good, bad])
+    with pytest.raises(InvalidArgument, match="top_k"):
+        proposer.propose([good], 0)
+    assert good.cache.length == 0
