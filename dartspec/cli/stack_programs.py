@@ -21,7 +21,7 @@ def verifier_program(
             *_option("--head", settings.head_source),
             *_option("--threads", threads),
             *_option("--budget", settings.budget),
-            *_switch("--invariant", "--no-invariant", settings.invariant),
+            *_option("--invariant", settings.invariant),
         ),
     )
 
@@ -57,10 +57,6 @@ def threads_of(settings: StackSettings, cores: int) -> int | None:
 
 def _option(flag: str, value: object | None) -> tuple[str, ...]:
     return () if value is None else (flag, str(value))
-
-
-def _switch(on: str, off: str, value: bool | None) -> tuple[str, ...]:
-    return () if value is None else (on if value else off,)
 
 
 def _repeated(flag: str, values: Sequence[str]) -> tuple[str, ...]:

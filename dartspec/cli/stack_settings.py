@@ -36,8 +36,10 @@ class StackSettings:
     budget: str | None = setting(
         None, "Most nodes of a verification pass: fixed:N or adaptive.  [default: the verifier's]"
     )
-    invariant: bool | None = setting(
-        None, "Rows of a pass do not depend on what shares it (docs/exactness.md).  [default: the verifier's]"
+    invariant: str | None = setting(
+        None,
+        "Rows of a pass do not depend on what shares it (docs/exactness.md).  [default: the verifier's]",
+        choices=("auto", "on", "off"),
     )
     log_level: str = setting("info", "What the services log.", choices=LOG_LEVELS)
 

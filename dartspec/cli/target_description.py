@@ -31,9 +31,9 @@ class TargetDescription:
 
     def __str__(self) -> str:
         head = f"draft head of {self.draft_length} positions" if self.draft_length else "no draft head"
-        return (
-            f"{self.model} ({self.architecture}), {self.dtype} on {self.device}, context {self.context_length}, {head}"
-        )
+        rows = ", invariant rows" if self.invariant else ""
+        numbers = f"{self.dtype} on {self.device}{rows}, context {self.context_length}"
+        return f"{self.model} ({self.architecture}), {numbers}, {head}"
 
 
 async def describe_target(address: str) -> TargetDescription:

@@ -112,7 +112,7 @@ def test_command_lines():
         replicas=3,
         threads=4,
         budget="fixed:8",
-        invariant=True,
+        invariant="on",
     )
     program = verifier_program(settings, 2, "unix:/v", dtype="bfloat16", threads=4)
     assert program.name == "verifier-2"
@@ -130,6 +130,7 @@ def test_command_lines():
             "--budget",
             "fixed:8",
             "--invariant",
+            "on",
         ),
     )
     assert gateway_program(settings, ["a:1", "unix:/g"], ["unix:/v"], "unix:/n", "dart").arguments == (
