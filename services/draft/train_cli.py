@@ -13,7 +13,7 @@ import click
 from dartspec.services.common.config import options
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.draft.convert_gguf import PACKAGED_MODEL, resolve_model
-from dartspec.services.draft.train.train import TrainSettings
+from dartspec.services.draft.train.settings import TrainSettings
 
 _model_options = [
     click.option("--model", default=PACKAGED_MODEL, show_default=True, help="Directory, hub id, .gguf file or name."),
