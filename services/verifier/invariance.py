@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 
-from dartspec.services.verifier.linear import TILE_ROWS
+from dartspec.services.verifier.linear import TILE_ROWS, Matrix
 from dartspec.services.verifier.target import Target
 
-ROW_BLOCKS = (4, 8, 16, 32)
+ROW_BLOCKS = (1, 4, 8, 16, 32)
 # A plain step may cost this much more before the mode is off by default.
 ACCEPTED_COST = 1.03
 REPEATS = 7
@@ -48,9 +47,9 @@ def settle(target: Target, choice: str, step_ms: Callable[[], float]) -> None:
 
 
 @torch.inference_mode()
-def _holds(weight: torch.Tensor, block: int) -> bool:
+def _holds(weight: Matrix, block: int) -> bool:
     """Whether products of ``block``, 2 ``block``, ... rows give the rows that a product of `TILE_ROWS` gives."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(TILE_ROWS, weight.shape[1], generator=generator).to(weight.device, weight.dtype)
-    full = F.linear(x, weight)
-    return all(torch.equal(F.linear(x[:rows], weight), full[:rows]) for rows in range(block, TILE_ROWS, block))
+    x = torch.randn(TILE_ROWS, weight.in_features, generator=generator).to(weight.device, weight.dtype)
+    full = weight(x)
+    return all(torch.equal(weight(x[:rows]), full[:rows]) for rows in range(block, TILE_ROWS, block))

@@ -14,7 +14,7 @@ import torch
 from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.draft.config import default_feature_layers
 from dartspec.services.draft.target_info import TargetInfo
-from dartspec.services.verifier.linear import TILE_ROWS
+from dartspec.services.verifier.linear import TILE_ROWS, Matrix
 from dartspec.services.verifier.target import Layer, Target
 from dartspec.services.verifier.target_config import TargetConfig, target_config
 
@@ -76,7 +76,7 @@ def target_from_model(model: Any, name: str, context_length: int = 0, invariant:
         body.embed_tokens.weight.detach(),
         layers,
         body.norm.weight.detach(),
-        model.lm_head.weight.detach(),
+        Matrix(model.lm_head.weight.detach()),
         rope,
         default_feature_layers(config.layers) if config.layers >= MIN_LAYERS else (),
         TILE_ROWS if invariant else 0,
@@ -99,16 +99,16 @@ def _take_layer(layer: Any) -> Layer:
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     return Layer(
         input_norm=layer.input_layernorm.weight.detach(),
-        qkv=_stack([p.weight for p in projections]),
+        qkv=Matrix(_stack([p.weight for p in projections])),
         qkv_bias=_stack([p.bias for p in projections]) if attention.q_proj.bias is not None else None,
         q_norm=attention.q_norm.weight.detach() if hasattr(attention, "q_norm") else None,
         k_norm=attention.k_norm.weight.detach() if hasattr(attention, "k_norm") else None,
-        out=attention.o_proj.weight.detach(),
+        out=Matrix(attention.o_proj.weight.detach()),
         out_bias=_detached(attention.o_proj.bias),
         mlp_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=_stack([mlp.gate_proj.weight, mlp.up_proj.weight]),
+        gate_up=Matrix(_stack([mlp.gate_proj.weight, mlp.up_proj.weight])),
         gate_up_bias=_stack([mlp.gate_proj.bias, mlp.up_proj.bias]) if mlp.gate_proj.bias is not None else None,
-        down=mlp.down_proj.weight.detach(),
+        down=Matrix(mlp.down_proj.weight.detach()),
         down_bias=_detached(mlp.down_proj.bias),
     )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dartspec.services.verifier.attention import attend, key_count, row_count, tree_mask
 from dartspec.services.verifier.kv_cache import KVCache
-from dartspec.services.verifier.linear import linear
+from dartspec.services.verifier.linear import Matrix, linear
 from dartspec.services.verifier.target_config import TargetConfig
 
 
@@ -24,16 +24,16 @@ class Layer:
     """Weights of one decoder layer. The query, key and value projections are stacked, and so are gate and up."""
 
     input_norm: torch.Tensor  # [H]
-    qkv: torch.Tensor  # [(heads + 2 kv_heads) head_dim, H]
+    qkv: Matrix  # [(heads + 2 kv_heads) head_dim, H]
     qkv_bias: torch.Tensor | None
     q_norm: torch.Tensor | None  # [head_dim]
     k_norm: torch.Tensor | None  # [head_dim]
-    out: torch.Tensor  # [H, heads head_dim]
+    out: Matrix  # [H, heads head_dim]
     out_bias: torch.Tensor | None
     mlp_norm: torch.Tensor  # [H]
-    gate_up: torch.Tensor  # [2 I, H]
+    gate_up: Matrix  # [2 I, H]
     gate_up_bias: torch.Tensor | None
-    down: torch.Tensor  # [H, I]
+    down: Matrix  # [H, I]
     down_bias: torch.Tensor | None
 
 
@@ -54,7 +54,7 @@ class Target:
         embedding: torch.Tensor,
         layers: list[Layer],
         norm: torch.Tensor,
-        lm_head: torch.Tensor,
+        lm_head: Matrix,
         rope: tuple[torch.Tensor, torch.Tensor],
         feature_layers: tuple[int, ...] = (),
         row_block: int = 0,
@@ -148,7 +148,7 @@ class Target:
         y = F.rms_norm(x.float(), (x.shape[-1],), eps=self.config.norm_epsilon)
         return weight * y.to(x.dtype)
 
-    def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def _linear(self, x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
         return linear(x, weight, bias, self.row_block)
 
 

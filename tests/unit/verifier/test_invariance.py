@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from dartspec.services.verifier import invariance
-from dartspec.services.verifier.linear import TILE_ROWS, linear
+from dartspec.services.verifier import linear as linear_module
+from dartspec.services.verifier.linear import TILE_ROWS, Matrix, linear
 from dartspec.services.verifier.target import Target
 
 from .tiny import tiny_decoder
@@ -21,7 +24,7 @@ def target() -> Target:
 def test_the_block_that_is_found_makes_rows_independent_of_company(target: Target) -> None:
     block = invariance.smallest_row_block(target)
     for weight in (target.layers[0].gate_up, target.lm_head):
-        x = torch.randn(150, weight.shape[1])
+        x = torch.randn(150, weight.in_features)
         full = linear(x, weight, None, block)
         for rows in (1, 2, 3, 5, 17, 63, 64, 65, 100):
             assert torch.equal(linear(x[:rows], weight, None, block), full[:rows])
@@ -30,13 +33,33 @@ def test_the_block_that_is_found_makes_rows_independent_of_company(target: Targe
 def test_a_kernel_that_changes_with_the_number_of_rows_is_noticed(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fickle(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return x @ weight.T + (0.0 if x.shape[0] % 16 == 0 else 1e-6)
+    def kernel(period: int) -> Callable[..., torch.Tensor]:
+        def product(weight: Matrix, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+            return torch.zeros(len(x), weight.out_features) + (0.0 if len(x) % period == 0 else 1.0)
 
-    monkeypatch.setattr(F, "linear", fickle)
-    assert invariance.smallest_row_block(target) == 16
-    monkeypatch.setattr(F, "linear", lambda x, weight, bias=None: x @ weight.T + x.shape[0])
-    assert invariance.smallest_row_block(target) == TILE_ROWS
+        return product
+
+    # Up to 64 rows, a period of 48 tells 48 rows from all others, and blocks of 32 never make 48.
+    for period, block in ((1, 1), (4, 4), (16, 16), (48, 32), (TILE_ROWS, TILE_ROWS)):
+        monkeypatch.setattr(Matrix, "__call__", kernel(period))
+        assert invariance.smallest_row_block(target) == block
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 2, 7, 16, 33])
+def test_a_packed_weight_gives_the_plain_product(dtype: torch.dtype, rows: int) -> None:
+    torch.manual_seed(rows)
+    weight, x, bias = torch.randn(96, 80), torch.randn(rows, 80), torch.randn(96)
+    exact = x.double() @ weight.double().T + bias.double()
+    got = Matrix(weight.to(dtype))(x.to(dtype), bias.to(dtype)).double()
+    tolerance = 1e-4 if dtype is torch.float32 else 0.3
+    torch.testing.assert_close(got, exact, atol=tolerance, rtol=0)
+
+
+def test_a_weight_without_packed_layout_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_module, "_pack", lambda weight: None)
+    weight, x = torch.randn(5, 3), torch.randn(4, 3)
+    assert torch.equal(Matrix(weight)(x), F.linear(x, weight))
 
 
 @pytest.mark.parametrize(
