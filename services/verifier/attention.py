@@ -25,11 +25,13 @@ def row_count(rows: int, padded: bool) -> int:
 
 
 def tree_mask(
-    prefix: int, visible: NDArray[np.bool_], keys: int, device: torch.device, query_rows: int
+    prefix: int, visible: NDArray[np.bool_], keys: int, query_rows: int, like: torch.Tensor
 ) -> torch.Tensor | None:
     """Mask of a pass whose rows see the whole prefix and ``visible`` [rows, rows] of each other.
 
-    bool [query_rows, keys]; None when every row sees every key, as in plain decoding without padding.
+    [query_rows, keys], 0 where a row sees and minus infinity where not, of the type and on the device of ``like``: made
+    once for all layers, which would each turn a boolean mask into this. None when every row sees every key, as in
+    plain decoding without padding.
     """
     rows = len(visible)
     if keys == prefix + rows and visible.all():
@@ -38,7 +40,8 @@ def tree_mask(
     mask[:, :prefix] = True
     mask[:rows, prefix : prefix + rows] = visible
     mask[rows:, 0] = True  # a padding row that saw nothing would be NaN
-    return torch.from_numpy(mask).to(device)
+    allowed = torch.from_numpy(mask).to(like.device)
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(~allowed, float("-inf"))
 
 
 def causal_rows(rows: int) -> NDArray[np.bool_]:
@@ -51,7 +54,7 @@ def attend(
 ) -> torch.Tensor:
     """queries [heads, rows, head_dim], keys and values [kv_heads, keys, head_dim] -> [heads, rows, head_dim].
 
-    mask: bool [rows, keys], or None.
+    mask: what is added to the scores, [rows, keys], or None.
     """
     return F.scaled_dot_product_attention(
         queries[None],

@@ -99,7 +99,7 @@ class Target:
         """
         rows = len(token_ids)
         keys = key_count(cache.length, rows, self.invariant)
-        mask = tree_mask(cache.length, visible, keys, self.device, row_count(rows, self.invariant))
+        mask = tree_mask(cache.length, visible, keys, row_count(rows, self.invariant), like=self.norm)
         position = torch.from_numpy(depth.astype(np.int64) + cache.length).to(self.device)
         cos, sin = self._cos[position], self._sin[position]  # [rows, head_dim]
         x = F.embedding(torch.tensor(token_ids, device=self.device), self.embedding)  # [rows, H]
