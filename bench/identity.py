@@ -1,4 +1,4 @@
-"""Plain against DART through real processes: `python -m bench.identity`.
+"""Plain against DART through real processes: `python -m bench.identity --data DIRECTORY`.
 
 Starts a local stack, answers every prompt at every temperature in both modes with the same seed, and lists each first
 difference with the margin by which plain decoding's token had won there. A difference counts as numeric when that
@@ -28,7 +28,6 @@ from dartspec.cli.stack_settings import StackSettings
 FLOAT32_TOLERANCE = 1e-4
 # One difference by rounding is allowed for so many tokens.
 TOKENS_PER_TIE = 5000
-EVAL_FILES = ("mt_bench", "gsm8k", "humaneval", "alpaca", "mbpp")
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,12 @@ async def run(
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path, exists=True), default=Path("../shared/data/eval"))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=True,
+    help="Directory of prompt files (JSONL with turns or prompt).",
+)
 @click.option("--per-file", default=6, help="Prompts taken from each file.")
 @click.option("--tokens", default=64, help="Longest answer.")
 @click.option("--temperature", "temperatures", multiple=True, type=float, default=(0.0, 0.7, 1.3))
@@ -105,10 +109,12 @@ async def run(
 def main(data: Path, per_file: int, tokens: int, temperatures: tuple[float, ...], dtype: str, seed: int) -> None:
     """Token identity over the prompts of the evaluation files."""
     prompts = [
-        Prompt(f"{name}/{prompt.name}", prompt.text)
-        for name in EVAL_FILES
-        for prompt in read_prompts(data / f"{name}.jsonl", per_file)
+        Prompt(f"{file.stem}/{prompt.name}", prompt.text)
+        for file in sorted(data.glob("*.jsonl"))
+        for prompt in read_prompts(file, per_file)
     ]
+    if not prompts:
+        raise click.BadParameter(f"{data} holds no .jsonl file", param_hint="'--data'")
     result = asyncio.run(run(StackSettings(dtype=dtype), prompts, temperatures, tokens, seed))
     # One unit in the last place of a logit between 16 and 32 in bfloat16.
     tolerance = FLOAT32_TOLERANCE if dtype == "float32" else 0.125

@@ -28,6 +28,9 @@ from dartspec.v1 import common_pb2, verifier_pb2
 
 log = logging.getLogger(__name__)
 
+# Revision of the Rounds protocol that this verifier speaks.
+PROTOCOL = 1
+
 # Share of the memory that is free after loading which the KV caches may take.
 KV_MEMORY_SHARE = 0.4
 
@@ -57,8 +60,8 @@ def load_replica(settings: VerifierSettings) -> Replica:
     tokenizer = load_tokenizer(directory)
     head = _head(settings, loaded)
     target = loaded.target
-    if head is not None:
-        target.feature_layers = head.config.feature_layers or loaded.info.feature_layers
+    # Without a head nobody reads features, so no pass puts them together.
+    target.feature_layers = () if head is None else head.config.feature_layers or loaded.info.feature_layers
     context_length = settings.context_length or target.config.max_positions
     limit = budget_limit(settings.budget)
     kv_positions = _kv_positions(settings, loaded)
@@ -81,7 +84,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
         )
         budget = AdaptiveBudget(cost, limit, draft_ms)
     hello = verifier_pb2.Hello(
-        protocol=1,
+        protocol=PROTOCOL,
         model_fingerprint=loaded.info.fingerprint,
         tokenizer_fingerprint=tokenizer.fingerprint,
         head_fingerprint=head_fingerprint(head) if head is not None else "",

@@ -18,7 +18,6 @@ from dartspec.v1 import verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 1
 _TOKENIZER_PART_BYTES = 1024 * 1024
 
 
