@@ -66,7 +66,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
     limit = budget_limit(settings.budget)
     kv_positions = _kv_positions(settings, loaded)
     if kv_positions < (least := positions_needed(limit)):
-        message = f"kv_positions: a session with passes of {limit + 1} rows needs {least}, {kv_positions} are set"
+        message = f"kv_positions: a session with passes of {limit} nodes needs {least}, there are {kv_positions}"
         raise FailedPrecondition(message, field="kv_positions")
     admission = Admission(settings.max_sessions, kv_positions, context_length, limit)
     decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
