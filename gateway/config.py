@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
-from dartspec.services.common.config import between, setting
+from dartspec.services.common.config import addresses, between, setting
 
 
 @dataclass(frozen=True)
@@ -13,10 +13,12 @@ class Settings:
     """Each field is a flag and a variable DARTSPEC_GATEWAY_NAME."""
 
     listen: tuple[str, ...] = setting(
-        ("127.0.0.1:7000",), 'Address, "host:port" or "unix:/path"; port 0 is a free one.'
+        ("127.0.0.1:7000",), 'Address, "host:port" (0: a free port) or "unix:/path"; repeatable.', check=addresses
     )
-    verifier: tuple[str, ...] = setting((), "Address of a verifier; others may announce themselves.")
-    ngram: tuple[str, ...] = setting((), "Address of an ngram service; others may announce themselves.")
+    verifier: tuple[str, ...] = setting((), "Address of a verifier; others may announce themselves.", check=addresses)
+    ngram: tuple[str, ...] = setting(
+        (), "Address of an ngram service; others may announce themselves.", check=addresses
+    )
     node: str = setting(platform.node(), "Name of this node; its own ngram service is preferred.")
     mode: str = setting(
         "auto", "Mode of requests that leave the choice to the server.", choices=("auto", "plain", "dart")

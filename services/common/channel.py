@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+# The core's own lines on stderr say what our errors say, in worse words. Read when grpc is first used.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from google.rpc import error_details_pb2

@@ -42,6 +42,21 @@ def between(low: float, high: float) -> Check:
     return check
 
 
+def address_problem(value: str) -> str | None:
+    """What is wrong with an address, which is "host:port" or "unix:/path"; None when nothing is."""
+    if value.startswith("unix:"):
+        return None if value.removeprefix("unix:") else 'an address is "host:port" or "unix:/path", the path is missing'
+    host, _, port = value.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return f'an address is "host:port" or "unix:/path", got {value!r}'
+    return None if int(port) <= 65535 else f"a port is at most 65535, got {port}"
+
+
+def addresses(values: Sequence[str]) -> str | None:
+    """A check that every value is an address."""
+    return next((problem for value in values if (problem := address_problem(value))), None)
+
+
 def flag_name(field_name: str) -> str:
     """``max_nodes`` -> ``--max-nodes``."""
     return "--" + field_name.replace("_", "-")

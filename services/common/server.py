@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 
 from dartspec.services.common.channel import GRPC_OPTIONS
+from dartspec.services.common.config import address_problem
 from dartspec.services.common.errors import DartspecError, FailedPrecondition, InternalError
 
 log = logging.getLogger(__name__)
@@ -132,8 +134,13 @@ class Server:
         await self.grpc_server.stop(grace)
 
     def _bind(self, address: str) -> str:
+        if problem := address_problem(address):
+            raise FailedPrecondition(f"cannot listen on {address}: {problem}")
         if address.startswith("unix:"):
-            remove_stale_socket(Path(address.removeprefix("unix:")))
+            path = Path(address.removeprefix("unix:"))
+            if not path.parent.is_dir():
+                raise FailedPrecondition(f"cannot listen on {address}: there is no directory {path.parent}")
+            remove_stale_socket(path)
         try:
             port = self.grpc_server.add_insecure_port(address)
         except RuntimeError as error:
@@ -144,16 +151,25 @@ class Server:
 
 
 def remove_stale_socket(path: Path) -> None:
-    """Remove a socket file that nobody answers on. Raises FailedPrecondition when somebody does."""
-    if not path.exists():
+    """Remove a socket file that nobody answers on.
+
+    Raises FailedPrecondition when somebody does, or when the file is not a socket and so not ours to remove.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
         return
+    if not stat.S_ISSOCK(mode):
+        raise FailedPrecondition(f"cannot listen on unix:{path}: the file is not a socket; choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(str(path))
-        except OSError:
+        except ConnectionRefusedError:
             path.unlink(missing_ok=True)
             return
+        except OSError as error:
+            raise FailedPrecondition(f"cannot listen on unix:{path}: {error}") from error
     raise FailedPrecondition(
         f"cannot listen on unix:{path}: another process answers there; stop it or choose another path"
     )

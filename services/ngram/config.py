@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dartspec.services.common.config import between, setting
+from dartspec.services.common.config import addresses, between, setting
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
 
@@ -22,7 +22,9 @@ class ServeSettings:
 
     index: tuple[str, ...] = setting((), "Index file (.ngx); repeatable, one a tokenizer.")
     listen: tuple[str, ...] = setting(
-        ("127.0.0.1:7020",), 'Address to serve on, "host:port" (0: a free port) or "unix:/path"; repeatable.'
+        ("127.0.0.1:7020",),
+        'Address to serve on, "host:port" (0: a free port) or "unix:/path"; repeatable.',
+        check=addresses,
     )
     backing: str = setting(
         "populate",
@@ -30,7 +32,7 @@ class ServeSettings:
         choices=("mmap", "populate", "copy"),
     )
     threads: int = setting(0, "Threads that search; 0: one a core.", check=between(0, 1024))
-    announce: tuple[str, ...] = setting((), "Gateway to announce this service to; repeatable.")
+    announce: tuple[str, ...] = setting((), "Gateway to announce this service to; repeatable.", check=addresses)
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
     node: str = setting("", "Name of this node; default: the host's name.")
     log_level: str = setting("info", "Log level.", choices=("debug", "info", "warning", "error"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dartspec.services.common.config import between, setting
+from dartspec.services.common.config import addresses, between, setting
 
 ADAPTIVE = "adaptive"
 ADAPTIVE_LIMIT = 59
@@ -50,9 +50,11 @@ class VerifierSettings:
     device: str = setting("auto", "cpu, cuda, cuda:N, or auto: cuda when there is one.")
     dtype: str = setting("float32", "Precision of target and head.", choices=("float32", "bfloat16"))
     listen: tuple[str, ...] = setting(
-        ("127.0.0.1:7010",), 'Address to serve on, "host:port" (0: a free port) or "unix:/path"; repeatable.'
+        ("127.0.0.1:7010",),
+        'Address to serve on, "host:port" (0: a free port) or "unix:/path"; repeatable.',
+        check=addresses,
     )
-    announce: tuple[str, ...] = setting((), "Gateway to announce this verifier to; repeatable.")
+    announce: tuple[str, ...] = setting((), "Gateway to announce this verifier to; repeatable.", check=addresses)
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
     node: str = setting("", "Name of this node; default: the host's name.")
     top_k: int = setting(25, "Candidates that the head offers for each position.", check=between(1, 256))

@@ -70,11 +70,13 @@ def load_replica(settings: VerifierSettings) -> Replica:
         raise FailedPrecondition(message, field="kv_positions")
     admission = Admission(settings.max_sessions, kv_positions, context_length, limit)
     decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
+    log.info("warming up")
     warm_up(decoder, admission)
     settle_invariance(settings.invariant, decoder, admission)
     log.info("invariant rows: %s", f"in blocks of {target.row_block}" if target.invariant else "no")
     budget: Budget = FixedBudget(limit)
     if settings.budget == ADAPTIVE and head is not None:
+        log.info("measuring what passes cost")
         cost, draft_ms = profile(decoder, admission)
         log.info(
             "a pass of 1 row takes %.1f ms, of %d rows %.1f ms",

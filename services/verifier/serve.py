@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -42,7 +43,8 @@ async def serve(settings: VerifierSettings) -> None:
     waiting: set[asyncio.Future[Any]] = {stop, loading}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     if not loading.done():
-        return
+        # The thread that loads is inside torch; an ordinary exit would pull the interpreter away from under it.
+        os._exit(0)
     replica = loading.result()
     engine = Engine(replica.decoder, replica.admission, replica.budget, settings.idle_seconds)
     engine.start()
