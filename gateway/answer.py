@@ -146,11 +146,11 @@ class Answer:
         )
 
     def _mode_used(self) -> Mode:
-        if self._ledger.dart_rounds and self._ledger.plain_steps:
-            return Mode.AUTO
-        if self._ledger.dart_rounds:
-            return Mode.DART
-        return Mode.PLAIN if self._ledger.plain_steps else self._plan.mode
+        if not self._ledger.dart_rounds:
+            return Mode.PLAIN if self._ledger.plain_steps else self._plan.mode
+        # Where only one token is left before the limit, DART has nothing to draft: that plain step is part of it.
+        both = self._plan.mode is Mode.AUTO and self._ledger.plain_steps
+        return Mode.AUTO if both else Mode.DART
 
 
 def _now() -> float:

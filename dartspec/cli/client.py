@@ -44,7 +44,7 @@ class GatewayClient:
         try:
             return await self._collect(request, on_text)
         except grpc.aio.AioRpcError as error:
-            raise self._error(error) from error
+            raise mapped_error(error, self.address) from error
 
     async def _collect(self, request: gateway_pb2.GenerateRequest, on_text: Callable[[str], object] | None) -> Answer:
         start, finish = None, None
@@ -93,14 +93,18 @@ class GatewayClient:
             total_s=ended - sent,
         )
 
-    def _error(self, error: grpc.aio.AioRpcError) -> DartspecError:
-        mapped = error_from_rpc(error, f"gateway {self.address}")
-        if isinstance(mapped, Unavailable) and "failed to connect" in mapped.message:
-            return Unavailable(
-                f"no gateway answers on {self.address}: start one with 'dartspec up', name another with --gateway, "
-                "or let --local bring its own"
-            )
-        return mapped
+
+def mapped_error(error: grpc.aio.AioRpcError, address: str) -> DartspecError:
+    """What the gateway at ``address`` raised, or what the way to it means for whoever called."""
+    mapped = error_from_rpc(error, f"gateway {address}")
+    if isinstance(mapped, Unavailable) and "failed to connect" in mapped.message:
+        return Unavailable(
+            f"no gateway answers on {address}: start one with 'dartspec up', name another with --gateway, "
+            "or let --local bring its own"
+        )
+    if "Cancelling all calls" in mapped.message:  # what gRPC says of a server that stops
+        return Unavailable(f"the gateway is shutting down ({address})")
+    return mapped
 
 
 def build_request(prompt: str, settings: RequestSettings, model: str = "") -> gateway_pb2.GenerateRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from dartspec.cli.stack_settings import StackSettings
 from dartspec.cli.target_description import TargetDescription
 from dartspec.cli.up import DEFAULT_LISTEN
 from dartspec.services.common.config import flag_name, options
+from dartspec.services.common.errors import DartspecError
 
 _STACK_ONLY = {field.name for field in dataclasses.fields(StackSettings)} - {"model"}
 
@@ -90,9 +92,14 @@ def generate(
     request: RequestSettings,
     stack: StackSettings,
 ) -> int:
-    """Answer PROMPT, or the prompts of a file, through a running gateway or with a stack of its own (--local)."""
+    """Answer PROMPT, or the prompts of a file, through a running gateway or with a stack of its own (--local).
+
+    PROMPT is one argument, the user's message in the model's chat format; with --raw, text that the model continues.
+    """
     if (prompt is None) == (file is None):
         raise click.UsageError("give either a prompt or --prompts FILE")
+    if prompt is not None and not prompt.strip():
+        raise click.UsageError("PROMPT must not be empty")
     if limit is not None and file is None:
         raise click.UsageError("--limit needs --prompts")
     given = _given_on_the_command_line(ctx)
@@ -155,8 +162,7 @@ async def _answer(client: GatewayClient, job: Job, target: TargetDescription | N
     for prompt in (prompt for _ in range(job.repeat) for prompt in job.prompts):
         if len(job.prompts) > 1:
             click.echo(f"--- {prompt.name}")
-        answers.append(await client.answer(prompt.text, job.request, _print_piece))
-        click.echo()
+        answers.append(await _printed_answer(client, prompt, job.request))
     click.echo(report.speeds(answers), err=True)
     if job.as_json:
         names = [prompt.name for prompt in job.prompts] * job.repeat
@@ -173,6 +179,26 @@ async def _answer(client: GatewayClient, job: Job, target: TargetDescription | N
     return 0
 
 
+async def _printed_answer(client: GatewayClient, prompt: Prompt, request: RequestSettings) -> Answer:
+    """One answer, printed as it arrives; its line is ended also when an error cuts it short."""
+    printed = False
+
+    def show(text: str) -> None:
+        nonlocal printed
+        printed = True
+        click.echo(text, nl=False)
+        sys.stdout.flush()
+
+    try:
+        answer = await client.answer(prompt.text, request, show)
+    except DartspecError:
+        if printed:
+            click.echo()
+        raise
+    click.echo()
+    return answer
+
+
 def _circumstances(answer: Answer, target: TargetDescription | None) -> dict[str, Any]:
     """What it takes to repeat the run; what only the verifier knows is null when the gateway is not ours."""
     return {
@@ -185,10 +211,14 @@ def _circumstances(answer: Answer, target: TargetDescription | None) -> dict[str
     }
 
 
-def _print_piece(text: str) -> None:
-    click.echo(text, nl=False)
-    sys.stdout.flush()
-
-
 def _print_json(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for what JSON has no number for, such as the margin of the only token allowed."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -126,9 +126,14 @@ class Process:
         return [line.removeprefix("error: ") for line in self._last_lines if line.startswith("error: ")]
 
     def _last_words(self) -> str:
-        # Without a line of ours it crashed: the last line of a traceback says what happened, and is not indented.
-        said = self._error_lines() or [line for line in self._last_lines if not line.startswith(" ")]
-        return f": {said[-1]}" if said else ", without a word on stderr"
+        if not self._last_lines:
+            return ", without a word on stderr"
+        said = self._error_lines()
+        if not said and (self._child.returncode or 0) >= 0:
+            # It crashed: the last line of a traceback says what happened, and is not indented. What was logged before
+            # a signal is no reason.
+            said = [line for line in self._last_lines if not line.startswith(" ")]
+        return f": {said[-1]}" if said else ""
 
     async def _read_stdout(self) -> None:
         async for line, _ in _lines(self._child.stdout):

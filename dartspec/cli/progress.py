@@ -26,7 +26,10 @@ class _Task:
 
 
 class Progress:
-    """Lines on `stream`. Use as an async context manager; it redraws as long as it is open."""
+    """Lines on `stream`. Use as an async context manager; it redraws as long as it is open.
+
+    What is said of a task that has no line, because none began or the block has ended, is dropped.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -57,7 +60,10 @@ class Progress:
 
     def note(self, name: str, text: str, passing: bool = False) -> None:
         """What the task does now; ``passing`` notes are for terminals only."""
-        self._tasks[name].note = text
+        task = self._tasks.get(name)
+        if task is None:  # a service that is being stopped may still write after the lines are gone
+            return
+        task.note = text
         if not self._live and not passing:
             self._write(f"{name}: {text}")
 
@@ -80,7 +86,9 @@ class Progress:
             self._draw()
 
     def _end(self, name: str, note: str, mark: str) -> None:
-        task = self._tasks[name]
+        task = self._tasks.get(name)
+        if task is None:
+            return
         task.seconds, task.note, task.mark = time.monotonic() - task.started, note, mark
         if not self._live:
             self._write(f"{name}: {note} after {task.seconds:.1f} s")

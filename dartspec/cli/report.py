@@ -52,14 +52,15 @@ def speeds(answers: Sequence[Answer]) -> str:
     tokens = sum(len(answer.token_ids) for answer in answers)
     ledgers = [answer.ledger for answer in answers]
     rounds = sum(ledger.dart_rounds for ledger in ledgers)
-    modes = ", ".join(sorted({ledger.mode for ledger in ledgers}))
+    modes = ", ".join(sorted({"auto (both)" if ledger.mode == "auto" else ledger.mode for ledger in ledgers}))
+    seeds = {answer.seed for answer in answers}
     line = (
         f"{tokens} tokens, {_number(request_speed(answers), 1)} tokens/s ({_number(decode_speed(answers), 1)} decoding "
         f"alone), first token after {median_ttft_ms(answers):.0f} ms; mode {modes}"
     )
     if rounds:
         line += f", M {sum(ledger.dart_committed for ledger in ledgers) / rounds:.2f}"
-    return line
+    return line + (f", seed {seeds.pop()}" if len(seeds) == 1 else ", a seed each (--json lists them)")
 
 
 def _row(name: str, tokens: int, speed: float | None, decode: float | None, ttft_ms: float) -> str:

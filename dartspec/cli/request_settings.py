@@ -12,17 +12,26 @@ from dartspec.services.common.errors import InvalidArgument
 MODES = ("auto", "plain", "dart")
 
 
+def _share(value: float) -> str | None:
+    """A check that 0 < value <= 1 (NaN fails)."""
+    return None if 0 < value <= 1 else f"must be above 0 and at most 1, got {value}"
+
+
 @dataclass(frozen=True)
 class RequestSettings:
-    """One request but for its prompt. Ranges of sampling values are checked by the gateway, which names the field."""
+    """One request but for its prompt. The ranges are the gateway's; here they are checked before a stack starts."""
 
     max_tokens: int = setting(256, "Generate at most this many tokens.", check=between(1, 2**31))
-    temperature: float | None = setting(None, "0 is argmax.  [default: the model's]")
+    temperature: float | None = setting(None, "0 is argmax.  [default: the model's]", check=between(0, 100))
     top_k: int | None = setting(
         None, "Keep the k best tokens; 0 keeps all.  [default: the model's]", check=between(0, 2**31)
     )
-    top_p: float | None = setting(None, "Keep the smallest set of this probability.  [default: the model's]")
-    min_p: float | None = setting(None, "Keep tokens at least this fraction as likely as the best.")
+    top_p: float | None = setting(
+        None, "Keep the smallest set of this probability.  [default: the model's]", check=_share
+    )
+    min_p: float | None = setting(
+        None, "Keep tokens at least this fraction as likely as the best.  [default: the model's]", check=between(0, 1)
+    )
     seed: int | None = setting(
         None, "Key of the sampling noise.  [default: chosen and reported]", check=between(0, 2**64 - 1)
     )

@@ -21,7 +21,9 @@ class SectionedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Own options first, then each section."""
         grouped = set().union(*self._sections.values())
-        records = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        # Not the arguments, of which newer versions of click make empty records.
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
         own = set(records) - grouped
         for heading, names in {"Options": own, **self._sections}.items():
             rows = [record for name, record in records.items() if name in names and record is not None]

@@ -22,6 +22,7 @@ class Services:
         self._on_log = on_log
         self._starting: set[str] = set()
         self._processes: list[Process] = []
+        self._lost: list[Process] = []
 
     async def start(self, program: Program) -> str:
         """Start a service and wait until it serves; returns its first address. Raises why it did not start."""
@@ -55,15 +56,18 @@ class Services:
             await process.stop()
         self._progress.done(program.name, "built")
 
-    async def first_failure(self) -> DartspecError:
-        """Wait until a service ends by itself; returns what happened."""
-        waiting = {asyncio.create_task(process.ended()): process for process in self._processes}
+    async def next_failure(self) -> tuple[str, DartspecError]:
+        """Wait until another service ends by itself; returns its name and what happened. Each is told once."""
+        watched = [process for process in self._processes if process not in self._lost]
+        waiting = {asyncio.create_task(process.ended()): process for process in watched}
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in waiting:
                 task.cancel()
-        return waiting[done.pop()].failure("while serving")
+        lost = waiting[done.pop()]
+        self._lost.append(lost)
+        return lost.name, lost.failure("while serving")
 
     async def stop(self) -> None:
         """Stop all, those that use others first, and wait. Nothing survives, even when this is cancelled."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
+import shutil
 import sys
+from pathlib import Path
 
 import click
 
@@ -12,9 +15,11 @@ from dartspec.cli.interrupt import run
 from dartspec.cli.listening import check_free
 from dartspec.cli.request_settings import MODES
 from dartspec.cli.sections import SectionedCommand
+from dartspec.cli.services import Services
 from dartspec.cli.stack import Stack, running_stack
 from dartspec.cli.stack_settings import StackSettings
 from dartspec.services.common.config import options
+from dartspec.services.common.errors import DartspecError
 from dartspec.services.common.server import wait_for_stop_signal
 
 DEFAULT_LISTEN = "127.0.0.1:7000"
@@ -54,7 +59,7 @@ def up(settings: StackSettings, listen: tuple[str, ...], mode: str) -> int:
 async def _serve(settings: StackSettings, listen: tuple[str, ...], mode: str) -> int:
     async with running_stack(settings, listen=listen, mode=mode, on_log=_print_log) as stack:
         stopped = asyncio.create_task(wait_for_stop_signal())
-        failed = asyncio.create_task(stack.services.first_failure())
+        failed = asyncio.create_task(_fatal_failure(stack.services, len(stack.verifiers)))
         await asyncio.sleep(0)  # whoever reads the ready line may send a signal at once
         click.echo(_welcome(stack, settings), err=True)
         click.echo(f"dartspec up ready on {stack.gateway}")
@@ -70,10 +75,32 @@ async def _serve(settings: StackSettings, listen: tuple[str, ...], mode: str) ->
         return 0
 
 
+async def _fatal_failure(services: Services, verifiers: int) -> DartspecError:
+    """What ended the stack: the gateway's failure, or that of the last verifier. Others are warned of."""
+    while True:
+        name, error = await services.next_failure()
+        verifiers -= name.startswith("verifier")
+        if name == "ngram":
+            click.echo(f"warning: {error.message}; the verifier's own chains stand in", err=True)
+        elif name.startswith("verifier") and verifiers:
+            click.echo(f"warning: {error.message}; verifiers that still run: {verifiers}", err=True)
+        else:
+            return error
+
+
 def _welcome(stack: Stack, settings: StackSettings) -> str:
     index = f"n-gram index {stack.index}" if stack.index else "no n-gram index: the draft head's own chain"
     gateway = "" if stack.gateway == DEFAULT_LISTEN else f"--gateway {stack.gateway} "
-    return f"{stack.target}, {index}\ntry: dartspec generate {gateway}'What is a prime number?'   (Ctrl-C stops)"
+    hint = f"{_own_command()} generate {gateway}'What is a prime number?'"
+    return f"{stack.target}, {index}\ntry: {hint}   (Ctrl-C stops)"
+
+
+def _own_command() -> str:
+    """How to call this command once more, as it was called."""
+    called = sys.argv[0]
+    if Path(called).name != "dartspec" or called == shutil.which("dartspec"):
+        return "dartspec"
+    return shlex.quote(called)
 
 
 def _print_log(name: str, line: str) -> None:

@@ -42,6 +42,8 @@ class FakeGateway(gateway_pb2_grpc.GatewayServiceServicer):
         }
     )
     error: DartspecError | None = None
+    late_error: DartspecError | None = None
+    margin: float = 0.25
     hangs: bool = False
     requests: list[gateway_pb2.GenerateRequest] = field(default_factory=list)
 
@@ -64,10 +66,12 @@ class FakeGateway(gateway_pb2_grpc.GatewayServiceServicer):
                     first_index=first,
                     token_ids=part,
                     logprobs=[-0.5] * len(part),
-                    margins=[0.25] * len(part),
+                    margins=[self.margin] * len(part),
                     text="".join(f"{token} " for token in part),
                 )
             )
+        if self.late_error is not None:
+            raise self.late_error
         ledger = PLAIN_LEDGER if request.mode == gateway_pb2.MODE_PLAIN else DART_LEDGER
         yield gateway_pb2.GenerateResponse(
             finish=gateway_pb2.GenerateFinish(

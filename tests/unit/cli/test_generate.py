@@ -7,12 +7,14 @@ import json
 import signal
 import sys
 
+import grpc
 import pytest
 
-from dartspec.services.common.errors import InternalError, InvalidArgument, ResourceExhausted
+from dartspec.cli import client as client_module
+from dartspec.services.common.errors import InternalError, InvalidArgument, ResourceExhausted, Unavailable
 from dartspec.v1 import gateway_pb2
 from tests.unit.cli.command import dartspec
-from tests.unit.cli.fake_gateway import FakeGateway, serving
+from tests.unit.cli.fake_gateway import DART_LEDGER, FakeGateway, serving
 
 REQUIRED_KEYS = {
     "identical",
@@ -36,6 +38,7 @@ async def test_streams_text_and_sends_only_what_was_asked():
     assert result.code == 0
     assert result.out == "5 6 7 8 9 \n"
     assert "5 tokens" in result.err
+    assert "; mode dart, M 2.50, seed 1234" in result.err
     (request,) = gateway.requests
     assert [(m.role, m.content) for m in request.chat.messages] == [("user", "hello")]
     assert request.mode == gateway_pb2.MODE_AUTO
@@ -64,6 +67,13 @@ async def test_every_request_flag_reaches_the_gateway():
     assert [(m.role, m.content) for m in request.chat.messages] == [("system", "be brief"), ("user", "hello")]
     assert dict(request.chat.template_arguments) == {"enable_thinking": False, "name": "x"}
     assert request.model == "m"
+
+
+async def test_auto_means_both_in_the_report(monkeypatch):
+    monkeypatch.setitem(DART_LEDGER, "mode", gateway_pb2.MODE_AUTO)
+    async with serving(FakeGateway()) as address:
+        result = await dartspec("generate", "hello", "--gateway", address)
+    assert "; mode auto (both), M 2.50, seed 1234" in result.err
 
 
 async def test_raw_prompt_is_text():
@@ -177,6 +187,28 @@ async def test_the_gateways_errors_become_one_line(error, code):
     assert result.out == ""
 
 
+async def test_an_error_after_text_begins_a_line_of_its_own():
+    async with serving(FakeGateway(late_error=InternalError("our fault"))) as address:
+        result = await dartspec("generate", "hello", "--gateway", address)
+    assert (result.code, result.out, result.err) == (1, "5 6 7 8 9 \n", "error: our fault\n")
+
+
+async def test_json_has_null_for_an_infinite_margin():
+    async with serving(FakeGateway(margin=float("inf"))) as address:
+        result = await dartspec("generate", "hello", "--gateway", address, "--json")
+    line = result.out.splitlines()[-1]
+    assert "Infinity" not in line
+    assert json.loads(line)["answers"][0]["margins"] == [None] * 5
+
+
+def test_a_gateway_that_stops_says_so():
+    empty = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, empty, empty, "Cancelling all calls")
+    mapped = client_module.mapped_error(error, "127.0.0.1:7000")
+    assert isinstance(mapped, Unavailable)
+    assert mapped.message == "the gateway is shutting down (127.0.0.1:7000)"
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 async def test_interruption_in_mid_answer(signum, code):
     gateway = FakeGateway(hangs=True)
@@ -212,6 +244,11 @@ async def test_no_gateway_says_how_to_get_one(tmp_path):
         (["hello", "--local", "--gateway", "a:1"], "leave out --gateway"),
         (["hello", "--max-tokens", "0"], "--max-tokens"),
         (["hello", "--seed", "-1"], "--seed"),
+        (["hello", "--local", "--temperature", "nan"], "'--temperature': must be between 0 and 100, got nan"),
+        (["hello", "--local", "--top-p", "0"], "'--top-p': must be above 0 and at most 1, got 0.0"),
+        (["hello", "--local", "--min-p", "1.5"], "'--min-p': must be between 0 and 1, got 1.5"),
+        (["", "--local"], "PROMPT must not be empty"),
+        ([" \n", "--local"], "PROMPT must not be empty"),
         (["hello", "--template-arg", "novalue"], "must be KEY=VALUE, got 'novalue'"),
         (["hello", "--mode", "fast"], "--mode"),
         (["--prompts", "/nonexistent"], "cannot be read"),

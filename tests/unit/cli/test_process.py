@@ -109,6 +109,12 @@ async def test_stop_takes_along_what_the_service_started():
             "thing was killed by SIGKILL while starting, without a word on stderr",
             [],
         ),
+        (
+            "import os, signal, sys; print('INFO all well', file=sys.stderr); os.kill(os.getpid(), signal.SIGKILL)",
+            InternalError,
+            "thing was killed by SIGKILL while starting",
+            ["INFO all well"],
+        ),
     ],
 )
 async def test_an_early_end_says_what_mattered(source, kind, message, tail):

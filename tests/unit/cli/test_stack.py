@@ -79,11 +79,16 @@ async def test_a_service_that_dies_is_reported(pids, monkeypatch, tmp_path):
     crash = tmp_path / "crash"
     monkeypatch.setenv("FAKE_VERIFIER", f"crash:{crash}")
     async with running_stack(NO_INDEX, progress=Progress(io.StringIO())) as stack:
-        waiting = asyncio.create_task(stack.services.first_failure())
+        waiting = asyncio.create_task(stack.services.next_failure())
         await asyncio.sleep(0)
         assert not waiting.done()
         crash.touch()
-        error = await asyncio.wait_for(waiting, 20)
+        name, error = await asyncio.wait_for(waiting, 20)
+        again = asyncio.create_task(stack.services.next_failure())
+        await asyncio.wait([again], timeout=0.1)
+        assert not again.done()  # each is told once
+        again.cancel()
+    assert name == "verifier"
     assert isinstance(error, InternalError)
     assert error.message == "verifier stopped (exit code 1) while serving: verifier lost its mind"
 

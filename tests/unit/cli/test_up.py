@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
 
+from dartspec.cli.up import _fatal_failure, _own_command
+from dartspec.services.common.errors import InternalError
 from tests.unit.cli.command import dartspec
 
 READY_SECONDS = 30
@@ -72,8 +76,9 @@ async def test_a_signal_while_starting(signum, code):
     line = await asyncio.wait_for(process.stderr.readline(), READY_SECONDS)
     assert line.decode().startswith("verifier: starting")
     process.send_signal(signum)
-    await process.communicate()
+    _, err = await process.communicate()
     assert process.returncode == code
+    assert b"Traceback" not in err
 
 
 async def test_a_service_that_refuses_gives_its_own_words_and_code_2():
@@ -93,6 +98,54 @@ async def test_a_service_that_dies_later_ends_the_stack(tmp_path):
     _, err = await process.communicate()
     assert process.returncode == 1
     assert "error: gateway stopped (exit code 1) while serving: gateway lost its mind" in err.decode()
+
+
+async def test_a_verifier_that_dies_leaves_the_stack_to_the_others():
+    process = await start_up("--listen", "127.0.0.1:0", "--replicas", "2")
+    await ready_address(process)
+    children = psutil.Process(process.pid).children()
+    first, second = (child for child in children if any("verifier-" in part for part in child.cmdline()))
+    first.kill()
+    async with asyncio.timeout(READY_SECONDS):
+        while b"warning: " not in (line := await process.stderr.readline()):
+            assert line, "no warning before the end"
+    assert re.fullmatch(
+        r"warning: verifier-\d was killed by SIGKILL while serving.*; verifiers that still run: 1",
+        line.decode().strip(),
+    )
+    assert process.returncode is None
+    second.kill()
+    _, err = await process.communicate()
+    assert process.returncode == 1
+    assert re.search(r"^error: verifier-\d was killed by SIGKILL while serving", err.decode(), re.MULTILINE)
+    await until_gone(children)
+
+
+async def test_an_ngram_that_dies_does_not_end_the_stack(capsys):
+    class Scripted:
+        failures: ClassVar = [("ngram", InternalError("ngram died")), ("gateway", InternalError("gateway died"))]
+
+        async def next_failure(self):
+            return self.failures.pop(0)
+
+    error = await _fatal_failure(Scripted(), verifiers=1)
+    assert error.message == "gateway died"
+    assert capsys.readouterr().err == "warning: ngram died; the verifier's own chains stand in\n"
+
+
+@pytest.mark.parametrize(
+    ("called", "said"),
+    [
+        (".venv/bin/dartspec", ".venv/bin/dartspec"),
+        ("/a b/dartspec", "'/a b/dartspec'"),
+        ("/usr/bin/dartspec", "dartspec"),  # the one that the shell finds
+        ("/site-packages/dartspec/cli/main.py", "dartspec"),
+    ],
+)
+def test_the_hint_calls_the_command_as_it_was_called(monkeypatch, called, said):
+    monkeypatch.setattr(sys, "argv", [called, "up"])
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert _own_command() == said
 
 
 async def test_a_port_in_use_is_said_before_anything_starts():
