@@ -55,7 +55,9 @@ class _Client:
         return now < self._rests_until.get(fingerprint, 0.0)
 
     def failed(self, fingerprint: str, now: float, reason: str) -> None:
-        log.info("ngram %s: %s; the verifier's chains stand in", self.address, reason)
+        # Once for an outage; every further try would only repeat it.
+        level = logging.DEBUG if fingerprint in self._rests_until else logging.WARNING
+        log.log(level, "ngram %s: %s; the verifier's chains stand in", self.address, reason)
         self._rests_until[fingerprint] = now + self._rest
         self._rest = min(2 * self._rest, LAST_REST_SECONDS)
 
