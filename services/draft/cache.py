@@ -24,11 +24,6 @@ class HeadCache:
         with torch.inference_mode(False):  # so that the store can be written in any mode, whoever made it
             self._store = torch.empty(shape, dtype=dtype, device=device)  # [keys/values, kv_heads, capacity, head_dim]
 
-    @property
-    def nbytes(self) -> int:
-        """Memory held, in bytes."""
-        return self._store.numel() * self._store.element_size()
-
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Add prefix rows, each [rows, kv_heads, head_dim], at positions length .. length + rows - 1."""
         end = self.length + keys.shape[0]

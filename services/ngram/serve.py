@@ -7,14 +7,13 @@ import contextlib
 import logging
 import os
 import socket
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import ngram_index
 
 from dartspec.services.common.announce import announce_forever
+from dartspec.services.common.background import in_daemon_thread
 from dartspec.services.common.channel import MAX_MESSAGE_BYTES
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.common.server import DRAIN_SECONDS, wait_for_stop_signal
@@ -24,15 +23,13 @@ from dartspec.v1 import gateway_pb2
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 
 async def serve(settings: ServeSettings) -> None:
     """Open the indexes, serve, report ready, and stop at a signal after running calls."""
     if not settings.index:
         raise InvalidArgument("--index", "name at least one index file; `dartspec ngram build` makes one")
     stop = asyncio.create_task(wait_for_stop_signal())
-    starting = asyncio.wrap_future(_in_daemon_thread(lambda: _start(settings)))
+    starting = asyncio.wrap_future(in_daemon_thread(lambda: _start(settings)))
     waiting: set[asyncio.Future[Any]] = {stop, starting}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -48,20 +45,6 @@ async def serve(settings: ServeSettings) -> None:
             await announcing
         if not await asyncio.to_thread(server.stop, DRAIN_SECONDS):
             log.warning("calls were cut off that did not end within %s s", DRAIN_SECONDS)
-
-
-def _in_daemon_thread(function: Callable[[], T]) -> Future[T]:
-    """Run in a thread that does not keep the process alive: reading a large file cannot be interrupted."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def _start(settings: ServeSettings) -> tuple[ngram_index.Server, list[str]]:

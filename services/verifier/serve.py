@@ -7,12 +7,10 @@ import contextlib
 import logging
 import os
 import socket
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 from dartspec.services.common.announce import announce_forever
+from dartspec.services.common.background import in_daemon_thread
 from dartspec.services.common.server import Server, wait_for_stop_signal
 from dartspec.services.draft.server import DraftServicer
 from dartspec.services.verifier.config import VerifierSettings
@@ -24,8 +22,6 @@ from dartspec.services.verifier.server import VerifierServicer
 from dartspec.v1 import draft_pb2, draft_pb2_grpc, gateway_pb2, verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 async def serve(settings: VerifierSettings) -> None:
@@ -39,7 +35,7 @@ async def serve(settings: VerifierSettings) -> None:
     await probe.start(settings.listen)
     await probe.stop(0)
     stop = asyncio.create_task(wait_for_stop_signal())
-    loading = asyncio.wrap_future(_in_thread(lambda: load_replica(settings)))
+    loading = asyncio.wrap_future(in_daemon_thread(lambda: load_replica(settings)))
     waiting: set[asyncio.Future[Any]] = {stop, loading}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     if not loading.done():
@@ -74,20 +70,6 @@ async def serve(settings: VerifierSettings) -> None:
         servicer.stop()
         await server.stop()
         await asyncio.to_thread(engine.stop)
-
-
-def _in_thread(function: Callable[[], T]) -> Future[T]:
-    """Run in a thread that does not keep the process alive, so that a signal ends even a long load."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 async def _announce(settings: VerifierSettings, replica: Replica, engine: Engine, addresses: list[str]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dartspec.services.common.types import Proposals, Sampling, Tree
+from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.draft.config import HeadConfig
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import Proposer
@@ -25,8 +25,8 @@ CONTEXT = 1024
 MAX_NODES = 64
 
 
-def tiny_decoder(seed: int = 0, sharpness: float = 6.0, top_k: int = 8) -> Decoder:
-    """A Llama of 8 layers with random weights; ``sharpness`` scales its output matrix, so that it has preferences."""
+def tiny_decoder(seed: int = 0, top_k: int = 8) -> Decoder:
+    """A Llama of 8 layers with random weights, large enough that it has preferences."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=VOCAB,
@@ -42,8 +42,6 @@ def tiny_decoder(seed: int = 0, sharpness: float = 6.0, top_k: int = 8) -> Decod
         initializer_range=0.3,
     )
     model = LlamaForCausalLM(config).eval()
-    with torch.no_grad():
-        model.lm_head.weight.mul_(sharpness / 6.0)
     loaded = target_from_model(model, "tiny")
     head = DraftHead(
         HeadConfig(
@@ -134,9 +132,3 @@ def random_tree(rng: random.Random, truth: Sequence[int], vocab: int = VOCAB, ma
     parents = np.array([parent for parent, _ in edges], dtype=np.int32)
     tokens_array = np.array([token for _, token in edges], dtype=np.int32)
     return Tree(tokens_array, parents, np.full(len(edges), 0.5, np.float32), np.zeros(len(edges), np.uint16))
-
-
-def empty_proposals(depth: int) -> Proposals:
-    """Proposals without any candidate."""
-    none = tuple(np.empty(0, np.int32) for _ in range(depth))
-    return Proposals(none, tuple(np.empty(0, np.float32) for _ in range(depth)))
