@@ -54,11 +54,7 @@ fn continuations(index: &Index, context: &[u32], candidates: &Candidates, counts
         }
         return;
     }
-    let node = match context {
-        [token] => index.root_node(*token),
-        tokens => index.place(tokens).and_then(|place| index.find(place)),
-    };
-    if let Some(node) = node {
+    if let Some(node) = index.context(context) {
         index.child_counts(&node, candidates, counts);
     }
 }

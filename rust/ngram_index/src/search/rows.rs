@@ -12,9 +12,9 @@ pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 enum Source {
-    /// Position of its first place.
+    /// Each continuation has its own place; the position of the first.
     Places(usize),
-    /// The context, whose continuations are in its record.
+    /// All continuations are in the record of this context.
     Record(Node),
 }
 
@@ -26,9 +26,8 @@ struct Row {
     width: usize,
     /// How often the context was seen.
     total: f32,
-    /// How many different tokens followed it; unknown before the row is read if it is in the node.
+    /// How many different tokens followed it; of a record not known before it is read.
     distinct: f32,
-    node: Option<Node>,
     is_read: bool,
 }
 
@@ -116,13 +115,16 @@ impl Rows {
 
     /// The row after a context of 2 to order - 1 tokens that was found.
     pub fn after_node(&mut self, index: &Index, node: Node, context: &[u32], tokens: &[u32]) -> u32 {
-        let source = if context.len() + 1 < index.order() {
-            self.places(index, context, tokens)
-        } else {
-            index.prefetch_children(&node);
-            Source::Record(node)
-        };
-        self.add(source, tokens.len(), node.count, 0, Some(node))
+        if context.len() + 1 == index.order() {
+            return self.record(index, node, tokens.len());
+        }
+        let source = self.places(index, context, tokens);
+        self.add(source, tokens.len(), node.count, index.distinct(&node))
+    }
+
+    fn record(&mut self, index: &Index, node: Node, width: usize) -> u32 {
+        index.prefetch_children(&node);
+        self.add(Source::Record(node), width, node.count, 0)
     }
 
     fn places(&mut self, index: &Index, context: &[u32], tokens: &[u32]) -> Source {
@@ -142,7 +144,7 @@ impl Rows {
         Source::Places(start)
     }
 
-    fn add(&mut self, source: Source, width: usize, total: u64, distinct: u64, node: Option<Node>) -> u32 {
+    fn add(&mut self, source: Source, width: usize, total: u64, distinct: u64) -> u32 {
         let start = self.counts.len();
         self.counts.resize(start + width.next_multiple_of(LANES), 0.0);
         self.rows.push(Row {
@@ -151,7 +153,6 @@ impl Rows {
             width,
             total: total as f32,
             distinct: distinct as f32,
-            node,
             is_read: false,
         });
         self.rows.len() as u32 - 1
@@ -163,9 +164,6 @@ impl Rows {
             return;
         };
         row.is_read = true;
-        if let Some(node) = row.node {
-            row.distinct = index.distinct(&node) as f32;
-        }
         let counts = &mut self.counts[row.start..row.start + row.width];
         match row.source {
             Source::Places(start) => {
@@ -176,7 +174,7 @@ impl Rows {
             Source::Record(node) => {
                 self.wide_counts.clear();
                 self.wide_counts.resize(row.width, 0);
-                index.child_counts(&node, candidates, &mut self.wide_counts);
+                row.distinct = index.child_counts(&node, candidates, &mut self.wide_counts) as f32;
                 for (count, wide) in counts.iter_mut().zip(&self.wide_counts) {
                     *count = *wide as f32;
                 }

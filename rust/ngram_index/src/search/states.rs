@@ -37,7 +37,7 @@ impl Searcher {
             let context = &state.last[LONGEST - 1 - i..];
             *row = match context {
                 [token] => self.rows.after_token(index, *token, index.unigram(*token), None, tokens),
-                _ => match index.place(context).and_then(|place| index.find(place)) {
+                _ => match index.context(context) {
                     Some(node) => self.rows.after_node(index, node, context, tokens),
                     None => NONE,
                 },
