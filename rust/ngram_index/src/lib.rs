@@ -18,6 +18,7 @@ pub mod progress;
 pub mod reader;
 mod record;
 mod scatter;
+pub mod shape;
 mod sorter;
 mod spread;
 mod tournament;
