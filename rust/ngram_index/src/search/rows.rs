@@ -74,16 +74,9 @@ impl Rows {
         }
         let row = if index.order() > 2 {
             let source = self.places(index, &[context], tokens);
-            self.add(source, tokens.len(), unigram.count, unigram.distinct, None)
+            self.add(source, tokens.len(), unigram.count, unigram.distinct)
         } else if let Some(node) = index.root_node(context) {
-            index.prefetch_children(&node);
-            self.add(
-                Source::Record(node),
-                tokens.len(),
-                unigram.count,
-                unigram.distinct,
-                None,
-            )
+            self.record(index, node, tokens.len())
         } else {
             NONE
         };
