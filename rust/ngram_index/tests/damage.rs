@@ -18,7 +18,14 @@ fn exercise(index: &Index) {
     let tokens: Vec<u32> = (0..24).chain([u32::MAX]).collect();
     let (mut candidates, mut counts) = (Candidates::default(), vec![0; tokens.len()]);
     candidates.set(index, &tokens);
-    for context in [vec![], vec![0], vec![19, 3], vec![7, 7, 8], vec![1, 2, 3, 4], vec![u32::MAX, 5]] {
+    for context in [
+        vec![],
+        vec![0],
+        vec![19, 3],
+        vec![7, 7, 8],
+        vec![1, 2, 3, 4],
+        vec![u32::MAX, 5],
+    ] {
         index.count(&context);
         if index.vocab_size() < 1000 {
             index.successors(&context);

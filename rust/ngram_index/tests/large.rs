@@ -46,12 +46,22 @@ fn records_and_tables_beyond_four_gibibytes() {
             let children = expected(&[first, v]);
             assert_eq!(index.successors(&[first, v]), children);
             assert_eq!(node.count, children.iter().map(|child| child.1).sum::<u64>());
-            let tokens: Vec<u32> = (0..25).map(|i| i * 100 / (i % 3 + 1)).collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+            let tokens: Vec<u32> = (0..25)
+                .map(|i| i * 100 / (i % 3 + 1))
+                .collect::<std::collections::BTreeSet<_>>()
+                .into_iter()
+                .collect();
             let (mut candidates, mut counts) = (Candidates::default(), vec![0; tokens.len()]);
             candidates.set(&index, &tokens);
-            assert_eq!(index.child_counts(&node, &candidates, &mut counts), children.len() as u64);
+            assert_eq!(
+                index.child_counts(&node, &candidates, &mut counts),
+                children.len() as u64
+            );
             for (token, count) in tokens.iter().zip(counts) {
-                assert_eq!(count, children.iter().find(|child| child.0 == *token).map_or(0, |child| child.1));
+                assert_eq!(
+                    count,
+                    children.iter().find(|child| child.0 == *token).map_or(0, |child| child.1)
+                );
             }
         }
     }
