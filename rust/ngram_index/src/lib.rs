@@ -10,10 +10,13 @@ pub mod format;
 pub mod header;
 pub mod import_trie;
 mod key;
+pub mod numa;
+pub mod prefault;
 pub mod progress;
 #[cfg(feature = "python")]
 mod python;
 pub mod reader;
+mod residency;
 pub mod score;
 pub mod search;
 #[cfg(feature = "server")]

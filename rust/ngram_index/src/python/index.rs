@@ -21,19 +21,11 @@ pub(super) struct Index {
 
 #[pymethods]
 impl Index {
-    /// Open a file; `backing` is mmap, populate (read it all now) or copy (into private memory).
+    /// Open a file; `backing` is mmap, populate (read it all now) or copy (into private memory). See Loading for a large one.
     #[staticmethod]
     #[pyo3(signature = (path, backing = "mmap"))]
     fn open(py: Python, path: PathBuf, backing: &str) -> PyResult<Self> {
-        let backing = match backing {
-            "mmap" => Backing::Mmap,
-            "populate" => Backing::Populate,
-            "copy" => Backing::Copy,
-            other => {
-                let message = format!("must be mmap, populate or copy, got {other:?}");
-                return Err(raise(py, Error::invalid("backing", message)));
-            }
-        };
+        let backing = Backing::parse(backing).map_err(|error| raise(py, error))?;
         let index = py.detach(|| reader::Index::open(&path, backing)).map_err(|error| raise(py, error))?;
         Ok(Self { inner: Arc::new(index) })
     }

@@ -2,6 +2,7 @@
 
 mod build;
 mod index;
+mod load;
 mod serve;
 
 use pyo3::buffer::{Element, PyBuffer};
@@ -77,6 +78,10 @@ fn ngram_index(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<index::Index>()?;
     module.add_class::<index::PyTree>()?;
     module.add_class::<build::Builder>()?;
+    module.add_class::<load::Loading>()?;
     module.add_class::<serve::Server>()?;
+    module.add_function(wrap_pyfunction!(load::pages, module)?)?;
+    module.add_function(wrap_pyfunction!(load::resident_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(load::set_numa_policy, module)?)?;
     module.add_function(wrap_pyfunction!(build::import_trie, module)?)
 }
