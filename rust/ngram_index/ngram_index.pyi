@@ -191,7 +191,6 @@ class Metrics(TypedDict):
     """Queries that wait or are worked on, and the most of them."""
     streams: tuple[int, int]
     """Open search streams, and the most of them."""
-    swaps: int
 
 class Server:
     """dartspec.v1.NgramService over indexes for different tokenizers, with health and reflection."""

@@ -100,7 +100,6 @@ impl Server {
         values.set_item("nodes_by_matched", snapshot.nodes_by_matched)?;
         values.set_item("queue", self.handle.queue())?;
         values.set_item("streams", self.handle.streams())?;
-        values.set_item("swaps", self.handle.swaps())?;
         Ok(values)
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -12,7 +11,6 @@ use crate::reader::Index;
 /// One index a tokenizer.
 pub(super) struct Catalog {
     by_fingerprint: BTreeMap<String, ArcSwap<Index>>,
-    swaps: AtomicU64,
 }
 
 impl Catalog {
@@ -33,10 +31,7 @@ impl Catalog {
         if by_fingerprint.is_empty() {
             return Err(Error::invalid("indexes", "must hold at least one index"));
         }
-        Ok(Self {
-            by_fingerprint,
-            swaps: AtomicU64::new(0),
-        })
+        Ok(Self { by_fingerprint })
     }
 
     /// The index for a tokenizer. Whoever holds it keeps it, whatever is swapped meanwhile.
@@ -66,13 +61,6 @@ impl Catalog {
             );
             return Err(Error::invalid("index", message));
         };
-        let old = place.swap(index.clone());
-        self.swaps.fetch_add(1, Ordering::Relaxed);
-        Ok(old)
-    }
-
-    /// How often an index was replaced.
-    pub fn swaps(&self) -> u64 {
-        self.swaps.load(Ordering::Relaxed)
+        Ok(place.swap(index.clone()))
     }
 }

@@ -205,11 +205,6 @@ impl Handle {
         self.0.catalog().all().collect()
     }
 
-    /// How often an index was replaced.
-    pub fn swaps(&self) -> u64 {
-        self.0.catalog().swaps()
-    }
-
     /// The counters.
     pub fn metrics(&self) -> Snapshot {
         self.0.metrics().snapshot()
