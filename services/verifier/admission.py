@@ -72,6 +72,7 @@ class Admission:
         """The session is gone."""
         self.sessions -= 1
         self.kv_used -= session.cache.capacity
+        session.cache.release()
 
     def _check(self, command: Open, decoder: Decoder) -> None:
         vocab_size = decoder.target.config.vocab_size

@@ -1,15 +1,18 @@
-"""How many nodes of an offered tree a pass verifies, and whether drafting pays.
+"""How many nodes of the offered trees a pass verifies, over all its sessions, and whether drafting pays.
 
-The adaptive budget maximises the committed tokens per second that it expects: (1 + sum of the survival of the B
-likeliest nodes) / (T_V(B + 1) + what a round costs besides), every B, against 1 / T_V(1) of plain decoding.
+The adaptive budget maximises the committed tokens per second that it expects of a pass with N sessions in R rows:
+(N + sum of the survival of the B likeliest nodes) / (T_V(R + B) + what a round costs besides), every B. Plain decoding
+is N / T_V(R), which is also what the pass is for sessions that did not draft.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dartspec.services.common.types import Tree
 from dartspec.services.verifier.cost import CostTable
@@ -33,25 +36,43 @@ class Gain:
     rounds: int = 0  # since the last try began
     committed: float = 0.0  # running mean of tokens a round
     pass_ms: float = 0.0  # running mean of a round's pass by the cost table
+    plain_ms: float = 0.0  # the same had nobody drafted
     trial: int = TRIAL_ROUNDS  # rounds still to make before the gain counts
     pause: int = 0  # chances still to let pass
     next_pause: int = FIRST_PAUSE
 
+    def wait(self) -> None:
+        """Let chances pass, more each time."""
+        self.pause, self.next_pause = self.next_pause, min(2 * self.next_pause, LONGEST_PAUSE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass did for one session that decoded: the tree it verified, tokens accepted of it, tokens committed."""
+
+    gain: Gain
+    tree: Tree
+    accepted: int
+    committed: int
+
 
 class Budget(Protocol):
-    """The decisions of the verifier about one session's speculation."""
+    """The decisions of the verifier about speculation."""
 
-    def nodes(self, tree: Tree, forced: bool) -> int:
-        """Nodes of ``tree`` to verify, without its root. ``forced``: at least one, if there is one."""
+    def admit(self, trees: Sequence[Tree], forced: Sequence[bool], rows: int) -> list[int]:
+        """Nodes to verify of each tree in a pass that has ``rows`` rows without them.
 
-    def pays(self, gain: Gain) -> bool:
-        """Whether a session with this gain should draft now; called once for every chance to."""
+        Sessions that decode plainly have an empty tree. Of a forced tree at least one node, if there is one.
+        """
 
-    def observe(self, gain: Gain, tree: Tree, accepted: int, committed: int, verify_ms: float) -> None:
-        """A pass over ``tree`` is done."""
+    def pays(self, gain: Gain, sessions: int) -> bool:
+        """Whether a session with this gain should draft now, while so many decode; called once for every chance."""
+
+    def observe(self, outcomes: Sequence[Outcome], rows: int, milliseconds: float) -> None:
+        """A pass of ``rows`` rows, trees included, is done."""
 
     def observe_overhead(self, milliseconds: float) -> None:
-        """A round spent this much outside the target pass: draft, search, transport."""
+        """The engine spent this much between two passes with trees: draft, search, transport."""
 
 
 class FixedBudget:
@@ -60,14 +81,15 @@ class FixedBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
-    def nodes(self, tree: Tree, forced: bool) -> int:
-        return min(self.limit, len(tree))
+    def admit(self, trees: Sequence[Tree], forced: Sequence[bool], rows: int) -> list[int]:
+        return [min(self.limit, len(tree)) for tree in trees]
 
-    def pays(self, gain: Gain) -> bool:
+    def pays(self, gain: Gain, sessions: int) -> bool:
         return True
 
-    def observe(self, gain: Gain, tree: Tree, accepted: int, committed: int, verify_ms: float) -> None:
-        gain.rounds += bool(len(tree))
+    def observe(self, outcomes: Sequence[Outcome], rows: int, milliseconds: float) -> None:
+        for outcome in outcomes:
+            outcome.gain.rounds += bool(len(outcome.tree))
 
     def observe_overhead(self, milliseconds: float) -> None:
         """Nothing depends on it."""
@@ -82,6 +104,8 @@ class AdaptiveBudget:
         self.overhead_ms = overhead_ms
         self._expected = PRIOR
         self._accepted = PRIOR
+        # Running mean of the survival of a tree's likeliest node, second likeliest, and so on; None: no tree seen yet.
+        self._profile: NDArray[np.float64] | None = None
         # Measured over expected pass time: what else runs on the machine now.
         self._slowdown = 1.0
 
@@ -90,44 +114,76 @@ class AdaptiveBudget:
         """Accepted tokens over the sum of the survival that the searches estimated."""
         return self._accepted / self._expected
 
-    def nodes(self, tree: Tree, forced: bool) -> int:
-        count = min(self.limit, len(tree))
-        if not count:
-            return 0
-        likeliest = np.sort(tree.survival)[::-1][:count].astype(np.float64)
-        tokens = 1.0 + np.concatenate(([0.0], np.cumsum(np.minimum(likeliest * self.calibration, 1.0))))
-        rate = tokens / (self._slowdown * self.cost.pass_ms(np.arange(1.0, count + 2)) + self.overhead_ms)
-        best = int(np.argmax(rate))
-        return max(best, 1) if forced else best
+    def admit(self, trees: Sequence[Tree], forced: Sequence[bool], rows: int) -> list[int]:
+        tops = [np.sort(tree.survival)[::-1][: self.limit].astype(np.float64) for tree in trees]
+        self._learn_profile([top for top in tops if len(top)])
+        survival = np.concatenate(tops) if tops else np.zeros(0)
+        if not len(survival):
+            return [0] * len(trees)
+        owner = np.repeat(np.arange(len(tops)), [len(top) for top in tops])
+        order = np.argsort(-survival, kind="stable")
+        best = self._best(survival[order], len(trees), rows)[0]
+        counts = np.bincount(owner[order[:best]], minlength=len(trees))
+        return [
+            max(int(count), int(force and len(top) > 0)) for count, force, top in zip(counts, forced, tops, strict=True)
+        ]
 
-    def pays(self, gain: Gain) -> bool:
-        if gain.trial:
+    def _learn_profile(self, tops: Sequence[NDArray[np.float64]]) -> None:
+        for top in tops:
+            padded = np.zeros(self.limit)
+            padded[: len(top)] = top
+            self._profile = padded if self._profile is None else self._profile + NEW * (padded - self._profile)
+
+    def _best(self, survival: NDArray[np.float64], sessions: int, rows: int) -> tuple[int, float]:
+        """The number of nodes, of falling survival, with the highest rate, and that over the rate of none."""
+        gains = np.minimum(survival * self.calibration, 1.0)
+        tokens = sessions + np.concatenate(([0.0], np.cumsum(gains)))
+        spent = self._slowdown * self.cost.pass_ms(np.arange(len(tokens), dtype=np.float64) + rows) + self.overhead_ms
+        rate = tokens / spent
+        best = int(np.argmax(rate))
+        plain = sessions / (self._slowdown * float(self.cost.pass_ms(rows)))
+        return best, float(rate[best]) / plain
+
+    def worth(self, sessions: int) -> bool:
+        """Whether drafting is expected to pay for trees as they have been, when ``sessions`` decode together."""
+        if self._profile is None:
             return True
+        return self._best(np.repeat(self._profile, sessions), sessions, sessions)[1] >= 1.0
+
+    def pays(self, gain: Gain, sessions: int) -> bool:
         if gain.pause:
             gain.pause -= 1
             if not gain.pause:
                 gain.rounds, gain.trial = 0, RETRY_ROUNDS
             return not gain.pause
-        plain_ms = self._slowdown * float(self.cost.pass_ms(1))
+        if gain.trial:
+            if gain.rounds == 0 and gain.next_pause == FIRST_PAUSE and not self.worth(sessions):
+                gain.wait()
+                return False
+            return True
         round_ms = self._slowdown * gain.pass_ms + self.overhead_ms
-        if gain.committed / round_ms >= 1.0 / plain_ms:
+        if gain.committed / round_ms >= 1.0 / (self._slowdown * gain.plain_ms):
             gain.next_pause = FIRST_PAUSE
             return True
-        gain.pause, gain.next_pause = gain.next_pause, min(2 * gain.next_pause, LONGEST_PAUSE)
+        gain.wait()
         return False
 
-    def observe(self, gain: Gain, tree: Tree, accepted: int, committed: int, verify_ms: float) -> None:
-        expected_ms = float(self.cost.pass_ms(len(tree) + 1))
-        self._slowdown += NEW * (verify_ms / expected_ms - self._slowdown)
-        if not len(tree):
-            return
-        gain.rounds += 1
-        gain.trial = max(gain.trial - 1, 0)
-        weight = max(NEW, 1.0 / gain.rounds)  # a plain mean at first
-        gain.committed += weight * (committed - gain.committed)
-        gain.pass_ms += weight * (expected_ms - gain.pass_ms)
-        self._expected = 0.99 * self._expected + float(tree.survival.sum())
-        self._accepted = 0.99 * self._accepted + accepted
+    def observe(self, outcomes: Sequence[Outcome], rows: int, milliseconds: float) -> None:
+        expected_ms = float(self.cost.pass_ms(rows))
+        self._slowdown += NEW * (milliseconds / expected_ms - self._slowdown)
+        plain_ms = float(self.cost.pass_ms(max(rows - sum(len(outcome.tree) for outcome in outcomes), 1)))
+        for outcome in outcomes:
+            tree, gain = outcome.tree, outcome.gain
+            if not len(tree):
+                continue
+            gain.rounds += 1
+            gain.trial = max(gain.trial - 1, 0)
+            weight = max(NEW, 1.0 / gain.rounds)  # a plain mean at first
+            gain.committed += weight * (outcome.committed - gain.committed)
+            gain.pass_ms += weight * (expected_ms - gain.pass_ms)
+            gain.plain_ms += weight * (plain_ms - gain.plain_ms)
+            self._expected = 0.99 * self._expected + float(tree.survival.sum())
+            self._accepted = 0.99 * self._accepted + outcome.accepted
 
     def observe_overhead(self, milliseconds: float) -> None:
         self.overhead_ms += NEW * (milliseconds - self.overhead_ms)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Float64 = NDArray[np.float64]
 
 # Rows of a pass that are measured; what lies between is interpolated.
-ROWS = (1, 2, 3, 5, 9, 13, 17, 25, 33, 49, 65, 97, 129)
+ROWS = (1, 2, 3, 5, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257)
 REPEATS = 3
 
 

@@ -1,23 +1,34 @@
-"""The passes of a session: prefill, verify and commit, draft. One session at a time; no clock, no queue, no wire."""
+"""One step of the engine: a target pass over the rows of many sessions, the walks, a draft. No clock, queue or wire."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from dartspec.services.common.errors import DartspecError
 from dartspec.services.common.types import Proposals, Tree
 from dartspec.services.draft.propose import DraftInput, Proposer
-from dartspec.services.verifier.attention import causal_rows
+from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.sampling import choose_with_margin, log_probability
+from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.target import Target
 from dartspec.services.verifier.tree import Walk, depths, visible_rows, walk
 
-PREFILL_ROWS = 512
 # A session that decodes plainly for long hands its features to the draft head in batches of this many positions.
 LAG_LIMIT = 512
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a session does in a pass: the next ``rows`` tokens of its prompt, or, with ``rows`` 0, verify ``tree``."""
+
+    session: Session
+    tree: Tree
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,58 +49,68 @@ class Decoder:
         self.proposer = proposer
         self.top_k = top_k
 
+    def step(self, works: Sequence[Work]) -> list[Commit | DartspecError | None]:
+        """One pass for all of ``works``. For each what it committed, None when more of its prompt is left, or why its
+        session failed; the pass itself may raise, and then nothing is committed for anybody."""
+        segments = [_segment(work) for work in works]
+        out = self.target.forward(segments)
+        starts = np.cumsum([0, *(segment.rows for segment in segments)]).tolist()
+        wanted = [_rows_with_logits(work, start) for work, start in zip(works, starts, strict=False)]
+        rows = [row for part in wanted for row in part]
+        hidden = out.hidden if len(rows) == len(out.hidden) else out.hidden[rows]
+        logits = self.target.logits(hidden).cpu() if rows else hidden  # the step's one copy to the host
+        results: list[Commit | DartspecError | None] = []
+        at = 0
+        for work, start, part in zip(works, starts, wanted, strict=False):
+            try:
+                results.append(self._finish(work, out.features, start, logits[at : at + len(part)]))
+            except DartspecError as error:
+                results.append(error)
+            at += len(part)
+        return results
+
     def prefill(self, session: Session) -> Commit | None:
-        """Process the next chunk of the prompt; after the last one, choose the first token. None: more is left."""
-        start = session.n
-        chunk = session.tokens[start : start + PREFILL_ROWS]
-        rows = len(chunk)
-        out = self.target.forward(session.cache, chunk, np.arange(rows, dtype=np.int32), causal_rows(rows))
-        session.cache.commit(range(rows))
-        self._keep_features(session, out.features)
-        if session.prefilling:
-            return None
-        # The last prompt token is the root of an empty tree whose row has been computed already.
-        return self._choose(session, Tree.empty(), self.target.logits(out.hidden[-1:]), first_position=session.n)
+        """The next chunk of one session's prompt; after the last one, the first token. None: more is left."""
+        return self._alone(Work(session, Tree.empty(), min(PREFILL_ROWS, session.prompt_left)))
 
     def verify(self, session: Session, tree: Tree) -> Commit:
-        """One pass over the pending token and ``tree``; commits what the target chose. Empty: plain decoding."""
-        tokens = [session.tokens[session.n], *tree.token_ids.tolist()]
-        out = self.target.forward(session.cache, tokens, depths(tree), visible_rows(tree))
-        commit = self._choose(session, tree, self.target.logits(out.hidden), first_position=session.n + 1)
+        """A pass over one session's pending token and ``tree``. Empty: plain decoding."""
+        commit = self._alone(Work(session, tree))
+        assert commit is not None
+        return commit
+
+    def draft(self, sessions: Sequence[Session]) -> None:
+        """Set what the head offers for the positions after the pending token of each session, all in one pass."""
+        assert self.proposer is not None
+        inputs = [_draft_input(session, session.lag()) for session in sessions]
+        for session, proposals in zip(sessions, self.proposer.propose(inputs, self.top_k), strict=True):
+            session.features.clear()
+            session.proposals = proposals
+
+    def _alone(self, work: Work) -> Commit | None:
+        (result,) = self.step([work])
+        if isinstance(result, DartspecError):
+            raise result
+        return result
+
+    def _finish(self, work: Work, features: torch.Tensor, start: int, logits: torch.Tensor) -> Commit | None:
+        """Choose tokens for one session and keep the rows that led to them."""
+        session = work.session
+        if work.rows:
+            session.cache.commit(range(work.rows))
+            self._keep_features(session, features[start : start + work.rows])
+            if session.prefilling:
+                return None
+            # The last prompt token is the root of an empty tree whose row has been computed already.
+            return _choose(session, Tree.empty(), logits, first_position=session.n)
+        commit = _choose(session, work.tree, logits, first_position=session.n + 1)
         if not commit.finished:
             rows = commit.walk.rows
             session.cache.commit(rows)
             contiguous = rows == list(range(len(rows)))
-            self._keep_features(session, out.features[: len(rows)] if contiguous else out.features[rows])
+            chosen = slice(start, start + len(rows)) if contiguous else [start + row for row in rows]
+            self._keep_features(session, features[chosen])
         return commit
-
-    def draft(self, session: Session) -> Proposals:
-        """What the head offers for the positions after the pending token. The session must have features waiting."""
-        assert self.proposer is not None
-        (proposals,) = self.proposer.propose([_draft_input(session, session.lag())], self.top_k)
-        session.features.clear()
-        session.proposals = proposals
-        return proposals
-
-    def _choose(self, session: Session, tree: Tree, logits: torch.Tensor, first_position: int) -> Commit:
-        """Walk with ``logits`` [rows, V]; appends what is chosen to the session's tokens and history."""
-        rows = logits.cpu()
-        sampling, seed = session.opened.sampling, session.opened.seed
-        logprobs: list[float] = []
-        margins: list[float] = []
-
-        def choose_at(row: int) -> int:
-            values = rows[row].float().numpy()
-            position = first_position + len(logprobs)
-            token, margin = choose_with_margin(values, position, session.history, sampling, seed, session.enders)
-            margins.append(margin)
-            logprobs.append(log_probability(values, token))
-            session.history.append(token)
-            session.tokens.append(token)
-            return token
-
-        walked = walk(tree, choose_at, lambda token: session.finish_of(token) is not None)
-        return Commit(walked, logprobs, margins, session.finish_of(walked.tokens[-1]) is not None)
 
     def _keep_features(self, session: Session, features: torch.Tensor) -> None:
         if session.head_cache is None or self.proposer is None:
@@ -102,6 +123,42 @@ class Decoder:
             last = session.features[-1][-1:]
             self.proposer.append([entry])
             session.features[:] = [last]
+
+
+def _segment(work: Work) -> Segment:
+    session, tree = work.session, work.tree
+    if work.rows:
+        chunk = session.tokens[session.n : session.n + work.rows]
+        return Segment(session.cache, chunk, np.arange(work.rows, dtype=np.int32), causal_rows(work.rows))
+    tokens = [session.tokens[session.n], *tree.token_ids.tolist()]
+    return Segment(session.cache, tokens, depths(tree), visible_rows(tree))
+
+
+def _rows_with_logits(work: Work, start: int) -> range:
+    """Rows of the pass whose logits may choose a token: all of a tree, the last one of a prompt."""
+    if not work.rows:
+        return range(start, start + len(work.tree) + 1)
+    return range(start + work.rows - 1, start + work.rows) if work.rows == work.session.prompt_left else range(0)
+
+
+def _choose(session: Session, tree: Tree, logits: torch.Tensor, first_position: int) -> Commit:
+    """Walk with ``logits`` [rows, V] on the host; appends what is chosen to the session's tokens and history."""
+    sampling, seed = session.opened.sampling, session.opened.seed
+    logprobs: list[float] = []
+    margins: list[float] = []
+
+    def choose_at(row: int) -> int:
+        values = logits[row].float().numpy()
+        position = first_position + len(logprobs)
+        token, margin = choose_with_margin(values, position, session.history, sampling, seed, session.enders)
+        margins.append(margin)
+        logprobs.append(log_probability(values, token))
+        session.history.append(token)
+        session.tokens.append(token)
+        return token
+
+    walked = walk(tree, choose_at, lambda token: session.finish_of(token) is not None)
+    return Commit(walked, logprobs, margins, session.finish_of(walked.tokens[-1]) is not None)
 
 
 def _draft_input(session: Session, rows: int) -> DraftInput:

@@ -39,6 +39,8 @@ def _propose(engine: Engine, token_ids: list[int], top_k: int) -> Proposals:
             continue
         # The caller says what follows the prefix; what the target would have chosen does not matter here.
         session.tokens[-1] = pending
-        return decoder.draft(session)
+        decoder.draft([session])
+        assert session.proposals is not None
+        return session.proposals
     finally:
         engine.admission.release(session)

@@ -1,7 +1,7 @@
-"""Keys and values of one session, in one slot range of its own.
+"""Keys and values of the open sessions, in slabs of slots of equal capacity.
 
-Invariant between passes: slots 0 .. length-1 hold the committed and processed tokens x[0..length-1] in order, and no
-pass reads a slot at or after ``length`` that it did not write itself.
+Invariant between passes: positions 0 .. length-1 of a session's slot hold its committed and processed tokens
+x[0..length-1] in order, and no pass reads a position at or after ``length`` that it did not write itself.
 """
 
 from __future__ import annotations
@@ -12,42 +12,92 @@ import torch
 
 # Key ranges are padded to a multiple of this, see `attention.py`; capacities are too, so that a pad never overruns.
 SLOT_BLOCK = 512
+# Slots of one slab. On processors memory is only taken when it is written, so a slab costs what its sessions use.
+SLAB_SLOTS = 16
+# A slab of long sessions has fewer slots, on devices that take all of its memory at once.
+SLAB_POSITIONS = 16 * SLOT_BLOCK
 
 
 def rounded_capacity(positions: int) -> int:
-    """``positions`` rounded up to whole blocks."""
-    return -(-positions // SLOT_BLOCK) * SLOT_BLOCK
+    """``positions`` rounded up to a power of two of blocks."""
+    blocks = max(-(-positions // SLOT_BLOCK), 1)
+    return SLOT_BLOCK << (blocks - 1).bit_length()
+
+
+class Slab:
+    """Storage [layers, 2, slots, kv_heads, capacity, head_dim]; index 0 of the second axis is keys."""
+
+    def __init__(self, shape: tuple[int, int, int], slots: int, capacity: int, like: torch.Tensor) -> None:
+        layers, kv_heads, head_dim = shape
+        # Zeros, not empty: a masked position has weight 0, and 0 times a stray NaN would still be NaN.
+        self.data = torch.zeros(layers, 2, slots, kv_heads, capacity, head_dim, dtype=like.dtype, device=like.device)
+        self.free = list(range(slots))
+
+    @property
+    def empty(self) -> bool:
+        """No slot is taken."""
+        return len(self.free) == self.data.shape[2]
 
 
 class KVCache:
-    """Storage [layers, 2, kv_heads, capacity, head_dim] of one session; index 0 of the second axis is keys."""
+    """One session's slot."""
 
-    def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, capacity: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        # Zeros, not empty: a masked slot has weight 0, and 0 times a stray NaN would still be NaN.
-        self.data = torch.zeros(layers, 2, kv_heads, capacity, head_dim, dtype=dtype, device=device)
+    def __init__(self, pool: KVPool, slab: Slab, slot: int) -> None:
+        self.slab = slab
+        self.slot = slot
         self.length = 0
+        self._pool: KVPool | None = pool
 
     @property
     def capacity(self) -> int:
         """Positions that fit."""
-        return int(self.data.shape[3])
+        return int(self.slab.data.shape[4])
 
-    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Put a pass's keys and values [kv_heads, rows, head_dim] behind the committed ones."""
-        end = self.length + keys.shape[1]
-        self.data[layer, 0, :, self.length : end] = keys
-        self.data[layer, 1, :, self.length : end] = values
-
-    def read(self, layer: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views of the first ``count`` slots, keys and values [kv_heads, count, head_dim]."""
-        return self.data[layer, 0, :, :count], self.data[layer, 1, :, :count]
+    @property
+    def data(self) -> torch.Tensor:
+        """The slot: [layers, 2, kv_heads, capacity, head_dim]."""
+        return self.slab.data[:, :, self.slot]
 
     def commit(self, rows: Sequence[int]) -> None:
         """Keep these rows of the last pass, in this order (rising), behind the committed ones; forget the others."""
         count = len(rows)
         if list(rows) != list(range(count)):
-            index = torch.tensor(rows, device=self.data.device) + self.length
-            self.data[:, :, :, self.length : self.length + count] = self.data.index_select(3, index)
+            data = self.data
+            index = torch.tensor(rows, device=data.device) + self.length
+            data[:, :, :, self.length : self.length + count] = data.index_select(3, index)
         self.length += count
+
+    def release(self) -> None:
+        """Give the slot back; a second time does nothing."""
+        if self._pool is not None:
+            self._pool.take_back(self.slab, self.slot)
+            self._pool = None
+
+
+class KVPool:
+    """All slabs, by capacity. Sessions of one capacity lie close together, so that one attention call covers them."""
+
+    def __init__(self, layers: int, kv_heads: int, head_dim: int, like: torch.Tensor) -> None:
+        self._shape = (layers, kv_heads, head_dim)
+        self._like = like  # its type and device are the slabs'
+        self.slabs: dict[int, list[Slab]] = {}
+
+    def new_cache(self, positions: int) -> KVCache:
+        """An empty cache for at least so many positions, in the first free slot."""
+        capacity = rounded_capacity(positions)
+        slabs = self.slabs.setdefault(capacity, [])
+        slab = next((slab for slab in slabs if slab.free), None)
+        if slab is None:
+            lazy = self._like.device.type == "cpu"
+            slots = SLAB_SLOTS if lazy else max(min(SLAB_SLOTS, SLAB_POSITIONS // capacity), 1)
+            slab = Slab(self._shape, slots, capacity, self._like)
+            slabs.append(slab)
+        slot = min(slab.free)
+        slab.free.remove(slot)
+        return KVCache(self, slab, slot)
+
+    def take_back(self, slab: Slab, slot: int) -> None:
+        """A slot is free again; a slab without sessions gives its memory back."""
+        slab.free.append(slot)
+        if slab.empty:
+            self.slabs[int(slab.data.shape[4])].remove(slab)

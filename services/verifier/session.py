@@ -37,7 +37,6 @@ class Session:
     deadline: float | None = None  # time.monotonic()
     gain: Gain = field(default_factory=Gain)
     waiting_since: float = 0.0
-    drafting_since: float = 0.0
     active_at: float = 0.0
 
     @property
@@ -49,6 +48,11 @@ class Session:
     def prefilling(self) -> bool:
         """The prompt is not in the cache yet."""
         return self.cache.length < len(self.opened.token_ids)
+
+    @property
+    def prompt_left(self) -> int:
+        """Tokens of the prompt that are not in the cache yet."""
+        return max(len(self.opened.token_ids) - self.cache.length, 0)
 
     @property
     def runnable(self) -> bool:

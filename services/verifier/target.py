@@ -1,20 +1,20 @@
 """The target's forward pass: the weights of a transformers model, run over our own KV cache.
 
-Written out so that rows of one pass can be a prefill chunk, a tree or a single token, and so that the numerics can be
-pinned down (`linear.py`). Logits equal transformers' own to rounding; tests hold this for every family.
+Written out so that one pass can hold prefill chunks, trees and single tokens of many sessions, and so that the
+numerics can be pinned down (`linear.py`). Logits equal transformers' own to rounding; tests hold this for every family.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
-from dartspec.services.verifier.attention import attend, key_count, row_count, tree_mask
-from dartspec.services.verifier.kv_cache import KVCache
+from dartspec.services.verifier.attention import Plan, Segment, attend, plan
+from dartspec.services.verifier.kv_cache import KVCache, KVPool
 from dartspec.services.verifier.linear import Matrix, linear
 from dartspec.services.verifier.target_config import TargetConfig
 
@@ -67,6 +67,7 @@ class Target:
         self._cos, self._sin = rope  # [positions, head_dim]
         self.feature_layers = feature_layers  # decoder layers, counted from 0
         self.row_block = row_block  # see `linear.py`; 0: rows may depend on their company
+        self.pool = KVPool(config.layers, config.kv_heads, config.head_dim, like=norm)
 
     @property
     def invariant(self) -> bool:
@@ -83,29 +84,22 @@ class Target:
         """Where everything is."""
         return self.embedding.device
 
-    def new_cache(self, capacity: int) -> KVCache:
-        """An empty cache for one session."""
-        c = self.config
-        return KVCache(c.layers, c.kv_heads, c.head_dim, capacity, self.dtype, self.device)
+    def new_cache(self, positions: int) -> KVCache:
+        """An empty cache for one session of at most so many positions."""
+        return self.pool.new_cache(positions)
 
     @torch.inference_mode()
-    def forward(
-        self, cache: KVCache, token_ids: list[int], depth: NDArray[np.int32], visible: NDArray[np.bool_]
-    ) -> Pass:
-        """Run rows behind the cache's committed prefix; writes their keys and values, commits nothing.
-
-        token_ids: one a row. depth: position of each row counted from the prefix's end, int32 [rows].
-        visible: which rows a row attends to besides the prefix, bool [rows, rows].
-        """
-        rows = len(token_ids)
-        keys = key_count(cache.length, rows, self.invariant)
-        mask = tree_mask(cache.length, visible, keys, row_count(rows, self.invariant), like=self.norm)
-        position = torch.from_numpy(depth.astype(np.int64) + cache.length).to(self.device)
-        cos, sin = self._cos[position], self._sin[position]  # [rows, head_dim]
+    def forward(self, segments: Sequence[Segment]) -> Pass:
+        """Run the rows of all segments; writes their keys and values behind the committed ones, commits nothing."""
+        attention = plan(segments, self.invariant, like=self.norm)
+        positions = np.concatenate([segment.depth.astype(np.int64) + segment.cache.length for segment in segments])
+        position = torch.from_numpy(positions).to(self.device)
+        cos, sin = self._cos[position][:, None], self._sin[position][:, None]  # [rows, 1, head_dim]
+        token_ids = [token for segment in segments for token in segment.token_ids]
         x = F.embedding(torch.tensor(token_ids, device=self.device), self.embedding)  # [rows, H]
         features: dict[int, torch.Tensor] = {}
         for index, layer in enumerate(self.layers):
-            x = x + self._attention(layer, index, cache, self._norm(x, layer.input_norm), cos, sin, keys, mask)
+            x = x + self._attention(layer, index, attention, self._norm(x, layer.input_norm), cos, sin)
             gate, up = self._linear(self._norm(x, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             x = x + self._linear(F.silu(gate) * up, layer.down, layer.down_bias)
             if index in self.feature_layers:
@@ -119,29 +113,15 @@ class Target:
         return self._linear(self._norm(hidden, self.norm), self.lm_head, None)
 
     def _attention(
-        self,
-        layer: Layer,
-        index: int,
-        cache: KVCache,
-        x: torch.Tensor,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        keys: int,
-        mask: torch.Tensor | None,
+        self, layer: Layer, index: int, attention: Plan, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
         c = self.config
-        rows = x.shape[0]
-        qkv = self._linear(x, layer.qkv, layer.qkv_bias).view(rows, c.heads + 2 * c.kv_heads, c.head_dim)
-        q, k, v = qkv.transpose(0, 1).split((c.heads, c.kv_heads, c.kv_heads))  # [heads, rows, head_dim] each
+        qkv = self._linear(x, layer.qkv, layer.qkv_bias).view(x.shape[0], c.heads + 2 * c.kv_heads, c.head_dim)
+        q, k, v = qkv.split((c.heads, c.kv_heads, c.kv_heads), dim=1)  # [rows, heads, head_dim] each
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
-        cache.write(index, rotate(k, cos, sin), v)
-        all_keys, all_values = cache.read(index, keys)
-        queries = rotate(q, cos, sin)
-        if spare := row_count(rows, self.invariant) - rows:
-            queries = F.pad(queries, (0, 0, 0, spare))
-        mixed = attend(queries, all_keys, all_values, mask, c.head_dim**-0.5)[:, :rows]
-        return self._linear(mixed.transpose(0, 1).reshape(rows, -1), layer.out, layer.out_bias)
+        mixed = attend(attention, index, rotate(q, cos, sin), rotate(k, cos, sin), v, c.head_dim**-0.5)
+        return self._linear(mixed, layer.out, layer.out_bias)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         # In float32 and rounded before the weight is applied, as transformers does it.
@@ -153,6 +133,6 @@ class Target:
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding, halves paired: x [heads, rows, head_dim], cos and sin [rows, head_dim]."""
+    """Rotary position embedding, halves paired: x [rows, heads, head_dim], cos and sin [rows, 1, head_dim]."""
     low, high = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-high, low), dim=-1) * sin

@@ -8,6 +8,7 @@ import numpy as np
 
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.admission import Admission
+from dartspec.services.verifier.attention import Segment
 from dartspec.services.verifier.cost import REPEATS, CostTable, measure
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.invariance import settle
@@ -18,11 +19,13 @@ from dartspec.services.verifier.tree import depths, visible_rows
 
 # Context length at which passes are profiled; longer contexts cost a little more in every row count alike.
 PROFILE_TOKENS = 128
+# Largest pass that is profiled; larger ones cost in proportion.
+PROFILE_ROWS = 257
 
 
 def positions_needed(max_nodes: int) -> int:
     """KV positions of the sessions that these passes open."""
-    return rounded_capacity(PROFILE_TOKENS + REPEATS + 2 + max_nodes + 1)
+    return rounded_capacity(PROFILE_TOKENS + REPEATS + 2 + max(max_nodes + 1, PROFILE_ROWS))
 
 
 def warm_up(decoder: Decoder, admission: Admission) -> None:
@@ -30,7 +33,7 @@ def warm_up(decoder: Decoder, admission: Admission) -> None:
     session = _open(decoder, admission)
     try:
         if decoder.proposer is not None:
-            decoder.draft(session)
+            decoder.draft([session])
         decoder.verify(session, Tree.empty())
         _run_rows(decoder, session, admission.max_nodes + 1)
     finally:
@@ -41,12 +44,13 @@ def profile(decoder: Decoder, admission: Admission) -> tuple[CostTable, float]:
     """The cost table of target passes, and the milliseconds of a draft. Needs a draft head."""
     session = _open(decoder, admission)
     try:
-        table = measure(lambda rows: _run_rows(decoder, session, rows), admission.max_nodes + 1)
+        largest = max(admission.max_nodes + 1, PROFILE_ROWS)
+        table = measure(lambda rows: _run_rows(decoder, session, rows), largest)
         drafts = []
         for _ in range(REPEATS):
             decoder.verify(session, Tree.empty())
             begin = time.perf_counter()
-            decoder.draft(session)
+            decoder.draft([session])
             drafts.append(1e3 * (time.perf_counter() - begin))
         return table, min(drafts)
     finally:
@@ -85,5 +89,5 @@ def _run_rows(decoder: Decoder, session: Session, rows: int) -> None:
     star = Tree(
         np.zeros(nodes, np.int32), np.zeros(nodes, np.int32), np.zeros(nodes, np.float32), np.zeros(nodes, np.uint16)
     )
-    out = decoder.target.forward(session.cache, [0] * rows, depths(star), visible_rows(star))
+    out = decoder.target.forward([Segment(session.cache, [0] * rows, depths(star), visible_rows(star))])
     decoder.target.logits(out.hidden).cpu()

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from dartspec.services.common.types import Tree
-from dartspec.services.verifier.budget import FIRST_PAUSE, RETRY_ROUNDS, TRIAL_ROUNDS, AdaptiveBudget, FixedBudget, Gain
+from dartspec.services.verifier.budget import (
+    FIRST_PAUSE,
+    RETRY_ROUNDS,
+    TRIAL_ROUNDS,
+    AdaptiveBudget,
+    Budget,
+    FixedBudget,
+    Gain,
+    Outcome,
+)
 from dartspec.services.verifier.cost import CostTable, measure
 
 TABLE = CostTable.of((1, 2, 9, 17, 60), (40.0, 40.0, 44.0, 52.0, 90.0))
@@ -21,8 +30,14 @@ def tree_of(survival: list[float]) -> Tree:
 
 
 def run_round(budget: AdaptiveBudget, gain: Gain, accepted: int, nodes: int = 8) -> None:
-    tree = tree_of([0.1] * nodes)
-    budget.observe(gain, tree, accepted, accepted + 1, float(TABLE.pass_ms(nodes + 1)))
+    outcome = Outcome(gain, tree_of([0.1] * nodes), accepted, accepted + 1)
+    budget.observe([outcome], nodes + 1, float(TABLE.pass_ms(nodes + 1)))
+
+
+def nodes_of(budget: Budget, tree: Tree, forced: bool = False) -> int:
+    """What a session alone gets."""
+    (count,) = budget.admit([tree], [forced], rows=1)
+    return count
 
 
 def test_table_interpolates_and_never_falls() -> None:
@@ -45,21 +60,54 @@ def test_nodes_maximise_expected_tokens_per_second(seed: int) -> None:
     survival = np.sort(rng.random(59) ** rng.integers(1, 8))[::-1]
     budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
     rates = [(1 + survival[:b].sum()) / (float(TABLE.pass_ms(b + 1)) + 6.0) for b in range(60)]
-    assert budget.nodes(tree_of(rng.permutation(survival).tolist()), forced=False) == int(np.argmax(rates))
+    assert nodes_of(budget, tree_of(rng.permutation(survival).tolist())) == int(np.argmax(rates))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nodes_of_many_sessions_go_where_they_are_likeliest(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    trees = [np.round(rng.random(rng.integers(0, 20)) ** rng.integers(1, 8), 3) for _ in range(6)]
+    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    counts = budget.admit([tree_of(tree.tolist()) for tree in trees], [False] * 6, rows=10)
+    everything = np.sort(np.concatenate(trees))[::-1]
+    rates = [(6 + everything[:b].sum()) / (float(TABLE.pass_ms(10 + b)) + 6.0) for b in range(len(everything) + 1)]
+    best = int(np.argmax(rates))
+    assert sum(counts) == best
+    kept = np.concatenate([np.sort(tree)[::-1][:count] for tree, count in zip(trees, counts, strict=True)])
+    assert kept.sum() == pytest.approx(everything[:best].sum())
+
+
+def test_a_session_that_decodes_plainly_shares_the_pass() -> None:
+    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    counts = budget.admit([Tree.empty(), tree_of([0.9, 0.8]), Tree.empty()], [False] * 3, rows=3)
+    assert counts == [0, 2, 0]
+
+
+def test_drafting_stops_where_the_table_is_steep() -> None:
+    # One row costs as much as another from 4 rows on, so at 8 sessions no candidate below certainty is worth its row.
+    steep = CostTable.of((1, 4, 100), (40.0, 40.0, 1000.0))
+    budget = AdaptiveBudget(steep, limit=8, overhead_ms=1.0)
+    assert budget.worth(8)  # nothing is known yet
+    budget.admit([tree_of([0.6, 0.3, 0.2])], [False], rows=1)
+    assert budget.worth(1)
+    assert not budget.worth(8)
+    assert budget.pays(Gain(), 1)
+    gain = Gain()
+    assert [budget.pays(gain, 8) for _ in range(FIRST_PAUSE + 1)] == [False] * FIRST_PAUSE + [True]
 
 
 def test_hopeless_candidates_are_not_verified_unless_forced() -> None:
     budget = AdaptiveBudget(CostTable.of((1, 2, 3), (10.0, 20.0, 30.0)), limit=8, overhead_ms=1.0)
     hopeless = tree_of([1e-6, 1e-6])
-    assert budget.nodes(hopeless, forced=False) == 0
-    assert budget.nodes(hopeless, forced=True) == 1
-    assert budget.nodes(Tree.empty(), forced=True) == 0
+    assert nodes_of(budget, hopeless) == 0
+    assert nodes_of(budget, hopeless, forced=True) == 1
+    assert nodes_of(budget, Tree.empty(), forced=True) == 0
 
 
 def test_calibration_follows_what_is_accepted() -> None:
     budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
     for _ in range(400):
-        budget.observe(Gain(), tree_of([0.5, 0.5]), 0, 1, 44.0)
+        budget.observe([Outcome(Gain(), tree_of([0.5, 0.5]), 0, 1)], 3, 44.0)
     # 0.99 geometric sums: the expectation tends to 1 / (1 - 0.99), the accepted tokens to nothing.
     assert budget.calibration < 0.02
 
@@ -68,26 +116,26 @@ def test_a_session_without_gain_pauses_and_tries_again() -> None:
     budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
     gain = Gain()
     for _ in range(TRIAL_ROUNDS):
-        assert budget.pays(gain)
+        assert budget.pays(gain, 1)
         run_round(budget, gain, accepted=0)
     # 1 token in 44 + 6 ms against 1 in 40.
-    chances = [budget.pays(gain) for _ in range(FIRST_PAUSE + 1)]
+    chances = [budget.pays(gain, 1) for _ in range(FIRST_PAUSE + 1)]
     assert chances == [False] * FIRST_PAUSE + [True]
     for _ in range(RETRY_ROUNDS):
         run_round(budget, gain, accepted=0)
-    chances = [budget.pays(gain) for _ in range(2 * FIRST_PAUSE + 1)]
+    chances = [budget.pays(gain, 1) for _ in range(2 * FIRST_PAUSE + 1)]
     assert chances == [False] * 2 * FIRST_PAUSE + [True]
     for _ in range(RETRY_ROUNDS):
         run_round(budget, gain, accepted=2)
     # 3 tokens in 50 ms.
-    assert all(budget.pays(gain) for _ in range(20))
+    assert all(budget.pays(gain, 1) for _ in range(20))
 
 
 def test_a_session_with_gain_goes_on() -> None:
     budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
     gain = Gain()
     for _ in range(50):
-        assert budget.pays(gain)
+        assert budget.pays(gain, 1)
         run_round(budget, gain, accepted=1)
 
 
@@ -96,15 +144,15 @@ def test_overhead_counts() -> None:
     gain = Gain()
     for _ in range(TRIAL_ROUNDS):
         run_round(budget, gain, accepted=1)
-    assert budget.pays(gain)
+    assert budget.pays(gain, 1)
     for _ in range(100):
         budget.observe_overhead(60.0)
     # 2 tokens in 44 + 60 ms against 1 in 40.
-    assert not budget.pays(gain)
+    assert not budget.pays(gain, 1)
 
 
 def test_fixed_budget_cuts_and_always_drafts() -> None:
     budget = FixedBudget(3)
-    assert budget.nodes(tree_of([0.9] * 10), forced=False) == 3
-    assert budget.nodes(tree_of([0.9]), forced=False) == 1
-    assert budget.pays(Gain(rounds=1000))
+    assert nodes_of(budget, tree_of([0.9] * 10)) == 3
+    assert nodes_of(budget, tree_of([0.9])) == 1
+    assert budget.pays(Gain(rounds=1000), 1)

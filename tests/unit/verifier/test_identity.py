@@ -14,7 +14,7 @@ from dartspec.services.verifier.decoder import Decoder, best_chain
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.tree import check_tree
 
-from .tiny import EOS, VOCAB, answer, finished, open_session, plain, random_tree, tiny_decoder
+from .tiny import EOS, VOCAB, answer, drafted, finished, open_session, plain, random_tree, tiny_decoder
 
 LENGTH = 120
 
@@ -124,7 +124,7 @@ def test_the_heads_own_chain_changes_nothing(decoder: Decoder, name: str) -> Non
         if rng.random() < 0.3:
             decoder.verify(session, Tree.empty())
         else:
-            decoder.verify(session, best_chain(decoder.draft(session), 8, session.enders))
+            decoder.verify(session, best_chain(drafted(decoder, session), 8, session.enders))
     assert answer(session) == reference
 
 
@@ -145,10 +145,10 @@ def test_proposals_do_not_depend_on_how_the_prefix_was_committed(decoder: Decode
         committed = answer(in_trees)[:-1]
         fresh = open_session(decoder, prompt, Sampling(0.0, LENGTH + 1), committed=committed, drafts=True)
         fresh.tokens[-1] = in_trees.tokens[-1]
-        expected = decoder.draft(fresh)
+        expected = drafted(decoder, fresh)
         # The one drafts after every round, the other now and then.
         for session in (in_trees, one_by_one) if rng.random() < 0.3 else (in_trees,):
-            got = decoder.draft(session)
+            got = drafted(decoder, session)
             for values, want in zip(got.logprobs, expected.logprobs, strict=True):
                 np.testing.assert_allclose(values, want, atol=1e-4)
             compared += 1
@@ -164,7 +164,7 @@ def test_a_long_plain_stretch_leaves_the_next_draft_as_good(decoder: Decoder, mo
         for _ in range(12):  # with a limit of 3 the last step is one that hands features over
             decoder.verify(session, Tree.empty())
             assert session.lag() < max(limit, len(prompt) + 1) or limit > 3
-        drafts.append(decoder.draft(session))
+        drafts.append(drafted(decoder, session))
     for values, want in zip(drafts[0].logprobs, drafts[1].logprobs, strict=True):
         np.testing.assert_allclose(values, want, atol=1e-4)
 

@@ -20,7 +20,7 @@ from transformers import (
 
 from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.common.types import Tree
-from dartspec.services.verifier.attention import causal_rows
+from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.kv_cache import KVCache
 from dartspec.services.verifier.loader import target_from_model
 from dartspec.services.verifier.target import Pass, Target
@@ -102,7 +102,7 @@ def target_of(name: str, dtype: torch.dtype = torch.float32, invariant: bool = F
 def sequence(target: Target, cache: KVCache, tokens: list[int]) -> Pass:
     """Process consecutive tokens and commit them."""
     rows = len(tokens)
-    out = target.forward(cache, tokens, np.arange(rows, dtype=np.int32), causal_rows(rows))
+    out = target.forward([Segment(cache, tokens, np.arange(rows, dtype=np.int32), causal_rows(rows))])
     cache.commit(range(rows))
     return out
 
@@ -172,7 +172,7 @@ def test_a_tree_row_is_the_sequential_pass_along_its_path(name: str) -> None:
     cache = target.new_cache(CAPACITY)
     sequence(target, cache, prefix)
     tokens = [root, *tree.token_ids.tolist()]
-    out = target.forward(cache, tokens, depths(tree), visible_rows(tree))
+    out = target.forward([Segment(cache, tokens, depths(tree), visible_rows(tree))])
     logits = target.logits(out.hidden)
     for row in range(len(tokens)):
         alone = target.new_cache(CAPACITY)
@@ -191,7 +191,7 @@ def test_each_visible_key_matters_and_no_hidden_one_does() -> None:
     visible = visible_rows(tree)
 
     def logits_with(visible: NDArray[np.bool_], tokens: list[int]) -> torch.Tensor:
-        return target.logits(target.forward(cache, tokens, depths(tree), visible).hidden)
+        return target.logits(target.forward([Segment(cache, tokens, depths(tree), visible)]).hidden)
 
     base = logits_with(visible, tokens)
     for row, column in zip(*np.nonzero(visible), strict=True):
@@ -216,7 +216,7 @@ def test_every_position_of_the_prefix_is_read() -> None:
         tokens = [(t + 40) % VOCAB if i == changed else t for i, t in enumerate(prefix)]
         cache = target.new_cache(CAPACITY)
         sequence(target, cache, tokens)
-        out = target.forward(cache, [5, *tree.token_ids.tolist()], depths(tree), visible_rows(tree))
+        out = target.forward([Segment(cache, [5, *tree.token_ids.tolist()], depths(tree), visible_rows(tree))])
         rows.append(target.logits(out.hidden))
     for other in rows[1:]:
         assert bool(((other - rows[0]).abs().amax(dim=-1) > 1e-4).all())
@@ -233,7 +233,7 @@ def test_rejected_rows_leave_nothing_behind(invariant: bool) -> None:
     for number in range(8):
         tree = branching_tree(number)
         tokens = [int(rng.integers(VOCAB)), *tree.token_ids.tolist()]
-        target.forward(cache, tokens, depths(tree), visible_rows(tree))
+        target.forward([Segment(cache, tokens, depths(tree), visible_rows(tree))])
         kept = path_to(tree, int(rng.integers(len(tokens))))
         cache.commit(kept)
         history += [tokens[row] for row in kept]
@@ -244,7 +244,7 @@ def test_rejected_rows_leave_nothing_behind(invariant: bool) -> None:
         assert_close(after, fresh.data[:, :, :, : cache.length])
         last = int(rng.integers(VOCAB))
         one = np.zeros(1, np.int32), np.ones((1, 1), bool)
-        got, want = (target.logits(target.forward(c, [last], *one).hidden) for c in (cache, fresh))
+        got, want = (target.logits(target.forward([Segment(c, [last], *one)]).hidden) for c in (cache, fresh))
         assert_close(got, want)
 
 
@@ -257,7 +257,7 @@ def test_a_dirty_slot_behind_the_prefix_is_never_read() -> None:
             cache = target.new_cache(2 * CAPACITY)
             sequence(target, cache, random_tokens(20))
             cache.data[:, :, :, cache.length :] = dirt
-            out = target.forward(cache, [5, *tree.token_ids.tolist()], depths(tree), visible_rows(tree))
+            out = target.forward([Segment(cache, [5, *tree.token_ids.tolist()], depths(tree), visible_rows(tree))])
             results.append(target.logits(out.hidden))
         assert torch.equal(*results)
 
@@ -346,7 +346,7 @@ def test_invariant_rows_are_bitwise_those_of_plain_decoding(dtype: torch.dtype, 
         one_by_one.append(target.logits(sequence(target, cache, [token]).hidden)[0])
     cache.length = prefix
     for rows in range(1, len(chain) + 1) if prefix == 500 else (1, 2, 3, 4, 5, 31, 32, 33, 34, 35, 64, 65, 67, 70):
-        out = target.forward(cache, chain[:rows], np.arange(rows, dtype=np.int32), causal_rows(rows))
+        out = target.forward([Segment(cache, chain[:rows], np.arange(rows, dtype=np.int32), causal_rows(rows))])
         assert torch.equal(target.logits(out.hidden), torch.stack(one_by_one[:rows])), f"{rows} rows"
 
 
@@ -355,8 +355,8 @@ def test_an_invariant_root_does_not_notice_its_tree(dtype: torch.dtype) -> None:
     target = invariant_target(dtype)
     cache = target.new_cache(1024)
     sequence(target, cache, random_tokens(505))
-    alone = target.logits(target.forward(cache, [5], np.zeros(1, np.int32), np.ones((1, 1), bool)).hidden)[0]
+    alone = target.logits(target.forward([Segment(cache, [5], np.zeros(1, np.int32), np.ones((1, 1), bool))]).hidden)[0]
     for nodes in [*range(1, 8), *range(28, 37), *range(60, 70)]:
         tree = branching_tree(nodes, nodes)
-        out = target.forward(cache, [5, *tree.token_ids.tolist()], depths(tree), visible_rows(tree))
+        out = target.forward([Segment(cache, [5, *tree.token_ids.tolist()], depths(tree), visible_rows(tree))])
         assert torch.equal(target.logits(out.hidden)[0], alone), f"{nodes} nodes"

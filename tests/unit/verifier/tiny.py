@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dartspec.services.common.types import Sampling, Tree
+from dartspec.services.common.types import Proposals, Sampling, Tree
 from dartspec.services.draft.config import HeadConfig
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import Proposer
@@ -132,3 +132,10 @@ def random_tree(rng: random.Random, truth: Sequence[int], vocab: int = VOCAB, ma
     parents = np.array([parent for parent, _ in edges], dtype=np.int32)
     tokens_array = np.array([token for _, token in edges], dtype=np.int32)
     return Tree(tokens_array, parents, np.full(len(edges), 0.5, np.float32), np.zeros(len(edges), np.uint16))
+
+
+def drafted(decoder: Decoder, session: Session) -> Proposals:
+    """What the head proposes for one session."""
+    decoder.draft([session])
+    assert session.proposals is not None
+    return session.proposals
