@@ -6,6 +6,8 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypedDict
 
 __version__: str
+FILE_FORMAT: int
+"""Version of the files that are written and read."""
 
 Buffer: TypeAlias = Any
 """Anything with the buffer protocol, such as a numpy array; typing knows the protocol from Python 3.12."""
@@ -17,7 +19,15 @@ class NgramError(Exception):
     """Anything that the index refuses."""
 
     code: Literal[
-        "invalid_argument", "not_an_index", "newer_version", "truncated", "corrupt", "io", "address_in_use", "interrupted"
+        "invalid_argument",
+        "not_an_index",
+        "newer_version",
+        "older_version",
+        "truncated",
+        "corrupt",
+        "io",
+        "address_in_use",
+        "interrupted",
     ]
     field: str
 
@@ -53,6 +63,13 @@ class Index:
     @property
     def sections(self) -> list[tuple[str, int, int, int, int]]:
         """(kind, level, offset, bytes, items) of each section."""
+
+    def children(self, length: int, most: int) -> tuple[int, list[int], int]:
+        """How many different tokens follow the n-grams of a length from 1 to order - 1.
+
+        Returns (n-grams looked at, how many of them have a number of continuations of 0, 1, 2, ... bits, all
+        continuations), from at most ``most`` lines of the table: a fair sample.
+        """
 
     def verify(self) -> None:
         """Check every byte of the file."""

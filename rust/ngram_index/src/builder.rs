@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::header::Header;
 use crate::key::{Counter, Key, Packing};
 use crate::progress::{Progress, Stage};
-use crate::writer::Tables;
+use crate::writer::IndexWriter;
 
 /// Windows sorted at a time; the progress function runs between two runs.
 const RUN: usize = 1 << 23;
@@ -89,10 +89,10 @@ impl Builder {
             return Err(Error::invalid("documents", "hold no token; add at least one"));
         }
         let tables = match self.windows {
-            Windows::Narrow(keys) => count(self.packing, keys, progress),
-            Windows::Wide(keys) => count(self.packing, keys, progress),
+            Windows::Narrow(keys) => count(self.packing, keys, path, progress),
+            Windows::Wide(keys) => count(self.packing, keys, path, progress),
         }?;
-        tables.write(path, fingerprint, manifest, progress)
+        tables.finish(fingerprint, manifest, progress)
     }
 }
 
@@ -124,7 +124,7 @@ fn push_windows<T: Copy + Into<u32>, K: Key>(packing: Packing, document: &[T], k
 }
 
 /// Sort runs in place and merge them into tables.
-fn count<K: Key>(packing: Packing, mut keys: Vec<K>, progress: &mut Progress) -> Result<Tables> {
+fn count<K: Key>(packing: Packing, mut keys: Vec<K>, path: &Path, progress: &mut Progress) -> Result<IndexWriter> {
     let total = keys.len() as u64;
     let mut done = 0_u64;
     for run in keys.chunks_mut(RUN) {
@@ -134,14 +134,14 @@ fn count<K: Key>(packing: Packing, mut keys: Vec<K>, progress: &mut Progress) ->
     }
     progress(Stage::Sort, total, total)?;
 
-    let mut counter = Counter::new(packing);
+    let mut counter = Counter::new(packing, path)?;
     let mut runs: Vec<std::slice::Iter<K>> = keys.chunks(RUN).map(<[K]>::iter).collect();
     let heads = runs.iter_mut().enumerate().filter_map(|(i, run)| run.next().map(|key| Reverse((*key, i))));
     let mut heads: BinaryHeap<Reverse<(K, usize)>> = heads.collect();
     let mut done = 0_u64;
     while let Some(mut head) = heads.peek_mut() {
         let Reverse((key, run)) = *head;
-        counter.window(key);
+        counter.window(key)?;
         match runs[run].next() {
             Some(next) => *head = Reverse((*next, run)),
             None => {

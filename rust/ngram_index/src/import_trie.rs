@@ -13,7 +13,7 @@ use crate::format::{MAX_ORDER, MIN_ORDER};
 use crate::header::Header;
 use crate::key::{Counter, Key, Packing};
 use crate::progress::{Progress, Stage};
-use crate::writer::Tables;
+use crate::writer::IndexWriter;
 
 const TICK: u64 = 1 << 16;
 const BUFFER_BYTES: usize = 1 << 20;
@@ -49,16 +49,12 @@ pub fn import_trie(
         return Err(input.fail(FileProblem::Truncated, expected, format!("{nodes}")));
     }
     let packing = Packing::new(order as usize, vocab_size)?;
-    let mut tables = if packing.is_narrow() {
-        tables::<u64>(&mut input, packing, nodes, progress)
+    let tables = if packing.is_narrow() {
+        tables::<u64>(&mut input, packing, nodes, path, progress)
     } else {
-        tables::<u128>(&mut input, packing, nodes, progress)
+        tables::<u128>(&mut input, packing, nodes, path, progress)
     }?;
-    if let Some((length, count, seen)) = tables.overfull() {
-        let expected = format!("at most {count} continuations of a {length}-gram");
-        return Err(input.fail(FileProblem::Corrupt, expected, format!("{seen}")));
-    }
-    tables.write(path, fingerprint, manifest, progress)
+    tables.finish(fingerprint, manifest, progress)
 }
 
 /// Whether the lists of children say the same as the nodes about their parents, without holding them.
@@ -85,7 +81,13 @@ struct Node<K> {
     level: u32,
 }
 
-fn tables<K: Key>(input: &mut Input, packing: Packing, total: u64, progress: &mut Progress) -> Result<Tables> {
+fn tables<K: Key>(
+    input: &mut Input,
+    packing: Packing,
+    total: u64,
+    path: &Path,
+    progress: &mut Progress,
+) -> Result<IndexWriter> {
     let mut nodes: Vec<Node<K>> = Vec::with_capacity(total as usize);
     let mut links = Links::default();
     for index in 0..total {
@@ -119,14 +121,14 @@ fn tables<K: Key>(input: &mut Input, packing: Packing, total: u64, progress: &mu
     }
     progress(Stage::Sort, 0, total)?;
     nodes.sort_unstable_by_key(|node| node.key);
-    let mut counter = Counter::new(packing);
+    let mut counter = Counter::new(packing, path)?;
     for (i, pair) in nodes.windows(2).enumerate() {
         if pair[0].key == pair[1].key {
             let digits = packing.digits(pair[0].key).map(|digit| i64::from(digit) - 1);
             let got = format!("the n-gram {digits:?} (-1: none) twice");
             return Err(input.fail(FileProblem::Corrupt, "each n-gram once".to_owned(), got));
         }
-        counter.node(pair[1].key, u64::from(pair[1].count));
+        counter.node(pair[1].key, u64::from(pair[1].count))?;
         if (i as u64).is_multiple_of(TICK) {
             progress(Stage::Count, i as u64, total)?;
         }

@@ -1,8 +1,10 @@
 //! N-grams as integers that sort like their tokens, a shorter one before its continuations.
 
+use std::path::Path;
+
 use crate::error::{Error, Result};
 use crate::format::{MAX_ORDER, MAX_VOCAB, MIN_ORDER};
-use crate::writer::Tables;
+use crate::writer::IndexWriter;
 
 /// An unsigned integer wide enough for `order` digits.
 pub(crate) trait Key: Copy + Ord + Send {
@@ -88,51 +90,42 @@ impl Packing {
     }
 }
 
-/// Turns n-grams in ascending order into tables.
+/// Turns packed n-grams in ascending order into an index.
 pub(crate) struct Counter {
     packing: Packing,
-    tables: Tables,
-    path: [u32; MAX_ORDER],
+    writer: IndexWriter,
 }
 
 impl Counter {
-    pub fn new(packing: Packing) -> Self {
-        Self {
-            packing,
-            tables: Tables::new(packing.order, packing.vocab_size),
-            path: [0; MAX_ORDER],
-        }
+    pub fn new(packing: Packing, path: &Path) -> Result<Self> {
+        let scratch = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let writer = IndexWriter::new(path, scratch, packing.order, packing.vocab_size, 1 << 30)?;
+        Ok(Self { packing, writer })
+    }
+
+    fn tokens<K: Key>(&self, key: K) -> ([u32; MAX_ORDER], usize) {
+        let digits = self.packing.digits(key);
+        let level = digits.iter().take_while(|digit| **digit != 0).count();
+        (digits.map(|digit| digit.wrapping_sub(1)), level)
     }
 
     /// Count one window: itself and every prefix of it.
     #[inline]
-    pub fn window<K: Key>(&mut self, key: K) {
-        let digits = self.packing.digits(key);
-        let mut same = true;
-        for (position, &digit) in digits.iter().take(self.packing.order).enumerate() {
-            if digit == 0 {
-                break;
-            }
-            same = same && self.path[position] == digit;
-            if same {
-                self.tables.bump(position + 1, digit - 1, 1);
-            } else {
-                self.tables.push(position + 1, digit - 1, 1);
-            }
-        }
-        self.path = digits;
+    pub fn window<K: Key>(&mut self, key: K) -> Result<()> {
+        let (tokens, level) = self.tokens(key);
+        self.writer.window(&tokens[..level], 1)
     }
 
     /// Add one n-gram whose prefix was added before, with its count.
-    pub fn node<K: Key>(&mut self, key: K, count: u64) {
-        let digits = self.packing.digits(key);
-        let level = digits.iter().take_while(|digit| **digit != 0).count();
-        if level > 0 {
-            self.tables.push(level, digits[level - 1] - 1, count);
-        }
+    pub fn node<K: Key>(&mut self, key: K, count: u64) -> Result<()> {
+        let (tokens, level) = self.tokens(key);
+        self.writer.node(&tokens[..level], count)
     }
 
-    pub fn finish(self) -> Tables {
-        self.tables
+    pub fn finish(self) -> IndexWriter {
+        self.writer
     }
 }

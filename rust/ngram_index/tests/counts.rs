@@ -8,8 +8,7 @@ use std::collections::HashMap;
 
 use ngram_index::builder::Builder;
 use ngram_index::error::Error;
-use ngram_index::reader::{Hit, Index};
-use ngram_index::score::score;
+use ngram_index::reader::Index;
 use proptest::prelude::*;
 
 type Counts = HashMap<Vec<u32>, u64>;
@@ -26,22 +25,15 @@ fn naive(documents: &[Vec<u32>], order: usize) -> Counts {
     counts
 }
 
-fn stored(index: &Index, vocab_size: u32) -> Counts {
+fn stored(index: &Index) -> Counts {
     let mut counts = Counts::new();
-    let mut paths: Vec<Vec<u32>> = Vec::new();
-    for token in 0..vocab_size {
-        if index.unigram(token).count > 0 {
-            counts.insert(vec![token], index.unigram(token).count);
-            paths.push(vec![token]);
-        }
-    }
-    while let Some(path) = paths.pop() {
-        let Some(context) = index.context(&path) else { continue };
-        for (token, count) in index.all_successors(context) {
-            let longer = [path.as_slice(), &[token]].concat();
-            counts.insert(longer.clone(), count);
-            paths.push(longer);
-        }
+    for length in 1..=index.order() {
+        index
+            .for_each(length, &mut |tokens, count| {
+                assert_eq!(counts.insert(tokens.to_vec(), count), None, "{tokens:?} twice");
+                Ok(())
+            })
+            .unwrap();
     }
     counts
 }
@@ -69,43 +61,23 @@ proptest! {
         for (length, nodes) in index.header().nodes.iter().enumerate() {
             prop_assert_eq!(*nodes as usize, expected.keys().filter(|path| path.len() == length + 1).count());
         }
-        prop_assert_eq!(stored(&index, vocab as u32), expected);
-    }
-
-    #[test]
-    fn look_ups_in_bulk_equal_single_ones(tokens in prop::collection::btree_set(0_u32..60, 0..30)) {
-        let index = common::index(&common::documents(20, 40, 50), 3, 50);
-        let tokens: Vec<u32> = tokens.into_iter().collect();
-        for first in 0..50 {
-            let Some(context) = index.context(&[first]) else { continue };
-            let mut hits = vec![Hit::NONE; tokens.len()];
-            index.successors(context, &tokens, &mut hits);
-            let all: HashMap<u32, u64> = index.all_successors(context).collect();
-            for (token, hit) in tokens.iter().zip(hits) {
-                prop_assert_eq!(hit.count, all.get(token).copied().unwrap_or(0));
+        prop_assert_eq!(&stored(&index), &expected);
+        for (tokens, count) in &expected {
+            prop_assert_eq!(index.count(tokens), *count);
+            let (last, context) = tokens.split_last().unwrap();
+            if !context.is_empty() {
+                prop_assert!(index.successors(context).contains(&(*last, *count)));
+            }
+        }
+        for tokens in expected.keys() {
+            for other in [0, 4, vocab as u32 - 1, vocab as u32] {
+                let mut changed = tokens.clone();
+                *changed.last_mut().unwrap() = other;
+                prop_assert_eq!(index.count(&changed), expected.get(&changed).copied().unwrap_or(0));
             }
         }
     }
 
-    #[test]
-    fn scores_are_frequencies_after_the_longest_known_suffix(
-        context in prop::collection::vec(0_u32..55, 0..6), order in 2_usize..=5,
-    ) {
-        let documents = common::documents(20, 40, 50);
-        let index = common::index(&documents, order, 50);
-        let counts = naive(&documents, order);
-        let candidates: Vec<u32> = (0..55).rev().collect();
-        for (token, score) in candidates.iter().zip(score(&index, &context, &candidates)) {
-            let lengths = (1..order.min(context.len() + 1)).rev();
-            let mut suffixes = lengths.map(|length| &context[context.len() - length..]);
-            let known = suffixes.find(|suffix| counts.contains_key(&[*suffix, &[*token]].concat()));
-            let expected = known.map_or(0.0, |suffix| {
-                counts[&[suffix, &[*token]].concat()] as f32 / counts[suffix] as f32
-            });
-            prop_assert_eq!(score.probability, expected);
-            prop_assert_eq!(usize::from(score.matched), known.map_or(0, <[u32]>::len));
-        }
-    }
 }
 
 fn field(error: Error) -> &'static str {
@@ -143,7 +115,7 @@ fn a_stopped_build_leaves_the_old_file() {
     let path = folder.path().join("index.ngx");
     common::write(&path, &[vec![1, 2, 3]], 3, 10).unwrap();
     let old = std::fs::read(&path).unwrap();
-    for stage in ["sort", "count", "write"] {
+    for stage in ["sort", "count", "table", "write"] {
         let mut builder = Builder::new(3, 10).unwrap();
         builder.add(&[4_u32, 5, 6], &[0, 3]).unwrap();
         let mut stop = |at: ngram_index::progress::Stage, _, _| {

@@ -77,6 +77,13 @@ impl Index {
         sections.map(|s| (Kind::name(s.kind), s.level, s.offset, s.bytes, s.items)).collect()
     }
 
+    /// How many different tokens follow the n-grams of a length from 1 to order - 1: (n-grams looked at, how many of them
+    /// have a number of continuations of 0, 1, 2, ... bits, all continuations), from at most `most` lines of the table.
+    fn children(&self, py: Python, length: usize, most: u64) -> PyResult<(u64, Vec<u64>, u64)> {
+        let found = py.detach(|| self.inner.children(length, most)).map_err(|error| raise(py, error))?;
+        Ok((found.contexts, found.by_bits, found.total))
+    }
+
     /// Check every byte of the file; raises NgramError at the first fault.
     fn verify(&self, py: Python) -> PyResult<()> {
         py.detach(|| self.inner.verify()).map_err(|error| raise(py, error))
@@ -84,22 +91,12 @@ impl Index {
 
     /// Count of an n-gram of 1 to order tokens; 0 if it was never seen.
     fn count(&self, tokens: Vec<u32>) -> u64 {
-        match tokens.split_last() {
-            Some((last, [])) => self.inner.unigram(*last).count,
-            Some((last, context)) => self.inner.context(context).map_or(0, |context| {
-                let mut hit = [reader::Hit::NONE];
-                self.inner.successors(context, &[*last], &mut hit);
-                hit[0].count
-            }),
-            None => 0,
-        }
+        self.inner.count(&tokens)
     }
 
     /// (token, count) of every token seen after a context of 1 to order - 1 tokens, tokens ascending.
     fn successors(&self, context: Vec<u32>) -> Vec<(u32, u64)> {
-        self.inner
-            .context(&context)
-            .map_or_else(Vec::new, |context| self.inner.all_successors(context).collect())
+        self.inner.successors(&context)
     }
 
     /// (probabilities, matched lengths) of candidates after a context, oldest token first.
@@ -144,6 +141,7 @@ impl Index {
             skip_ngram_at_first_level,
             stop_ids: stop_token_ids,
             ngram_weight,
+            ..Params::default()
         };
         let (tokens, logprobs) = (values::<i32>(py, token_ids)?, values::<f32>(py, logprobs)?);
         let query = Query {

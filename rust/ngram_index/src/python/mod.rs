@@ -16,7 +16,7 @@ pyo3::create_exception!(
     ngram_index,
     NgramError,
     PyException,
-    "Anything that the index refuses. `code` is one of invalid_argument, not_an_index, newer_version, truncated, corrupt, \
+    "Anything that the index refuses. `code` is one of invalid_argument, not_an_index, newer_version, older_version, truncated, corrupt, \
      io, address_in_use; `field` names the argument at fault, or is empty."
 );
 
@@ -26,6 +26,7 @@ fn raise(py: Python, error: Error) -> PyErr {
         Error::File { problem, .. } => match problem {
             FileProblem::Foreign => ("not_an_index", ""),
             FileProblem::NewerVersion => ("newer_version", ""),
+            FileProblem::OlderVersion => ("older_version", ""),
             FileProblem::Truncated => ("truncated", ""),
             FileProblem::Corrupt => ("corrupt", ""),
         },
@@ -74,6 +75,7 @@ fn values<T: Element>(py: Python, object: &Bound<PyAny>) -> PyResult<Vec<T>> {
 #[pymodule]
 fn ngram_index(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("FILE_FORMAT", crate::format::VERSION)?;
     module.add("NgramError", module.py().get_type::<NgramError>())?;
     module.add_class::<index::Index>()?;
     module.add_class::<index::PyTree>()?;
