@@ -50,8 +50,8 @@ class ServeSettings:
     )
     numa: str = setting(
         "off",
-        "Where threads run and memory is taken from: off (as the system does), interleave (memory of all nodes in turn) "
-        "or bind:N (memory and CPUs of node N). What the page cache already holds stays where it is.",
+        "Where threads run and memory is taken from: off (as the system does), interleave (memory of all nodes in "
+        "turn) or bind:N (memory and CPUs of node N). What the page cache already holds stays where it is.",
         check=_numa,
     )
     threads: int = setting(0, "Threads that search; 0: one a core.", check=between(0, 1024))
