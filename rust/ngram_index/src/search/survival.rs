@@ -128,7 +128,7 @@ impl Searcher {
         let state = &self.states[parent.state as usize];
         self.steps(index, state, params, &mut buffers.steps);
         let survival = parent.survival;
-        map(&mut buffers.steps, |step| {
+        map(&mut buffers.steps, move |step| {
             let value = survival * step;
             if value > f32::MIN_POSITIVE {
                 value
