@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 __version__: str
+FILE_FORMAT: int
+"""Version of the files that are written and read."""
 
 Buffer: TypeAlias = Any
 """Anything with the buffer protocol, such as a numpy array; typing knows the protocol from Python 3.12."""
@@ -16,7 +18,17 @@ Progress = Callable[[str, int, int], object]
 class NgramError(Exception):
     """Anything that the index refuses."""
 
-    code: Literal["invalid_argument", "not_an_index", "newer_version", "truncated", "corrupt", "io", "address_in_use"]
+    code: Literal[
+        "invalid_argument",
+        "not_an_index",
+        "newer_version",
+        "older_version",
+        "truncated",
+        "corrupt",
+        "io",
+        "address_in_use",
+        "interrupted",
+    ]
     field: str
 
 class Index:
@@ -51,6 +63,13 @@ class Index:
     @property
     def sections(self) -> list[tuple[str, int, int, int, int]]:
         """(kind, level, offset, bytes, items) of each section."""
+
+    def children(self, length: int, most: int) -> tuple[int, list[int], int]:
+        """How many different tokens follow the n-grams of a length from 1 to order - 1.
+
+        Returns (n-grams looked at, how many of them have a number of continuations of 0, 1, 2, ... bits, all
+        continuations), from at most ``most`` lines of the table: a fair sample.
+        """
 
     def verify(self) -> None:
         """Check every byte of the file."""
@@ -129,6 +148,67 @@ def import_trie(
 ) -> list[int]:
     """Import the public implementation's .trie file and return the distinct n-grams by length."""
 
+class Loading:
+    """An index that is being opened and read in a thread of its own, which does not keep the process alive."""
+
+    def __init__(self, path: str | PathLike[str], backing: str = "populate") -> None:
+        """Begin; backing: mmap, populate or copy."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes in memory so far, and bytes in all; (0, 0) before the file is open and when there is nothing to read."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether `result` answers at once."""
+
+    def stop(self) -> None:
+        """End soon; `result` raises NgramError with the code interrupted then."""
+
+    def result(self) -> Index:
+        """Wait for the index, which is handed out once. Signals interrupt it."""
+
+class Pages(TypedDict):
+    """Where the pages of an index are."""
+
+    resident_bytes: int
+    page_bytes: int
+    sampled: int
+    """Pages whose memory node was asked for: all resident ones of a small file, every n-th one of a large file."""
+    by_node: dict[int, int]
+    """Sampled pages by node."""
+
+def pages(index: Index) -> Pages:
+    """Which memory nodes the pages of an index are on. Reads nothing from disk."""
+
+def resident_bytes(index: Index) -> int:
+    """Bytes of an index that are in memory, whichever process read them."""
+
+def set_numa_policy(policy: str) -> None:
+    """Where this thread, and those it starts from now on, run and get new memory: off, interleave or bind:N."""
+
+Times: TypeAlias = tuple[list[int], float]
+"""How often within each bound and beyond the last one, not cumulated; and the seconds of all together."""
+
+class Metrics(TypedDict):
+    """What a server counted since its start."""
+
+    bounds: list[float]
+    """Upper bounds of the buckets of all times, seconds."""
+    calls: list[tuple[str, int, int]]
+    """(method, number of the gRPC status, calls)."""
+    call_times: list[tuple[str, Times]]
+    """By method."""
+    search_times: Times
+    """A query of Search or SearchStream each."""
+    score_queries: int
+    nodes_by_matched: list[int]
+    """Nodes of the answered trees by the tokens of the longest context that knew them as a continuation, from 0."""
+    queue: tuple[int, int]
+    """Queries that wait or are worked on, and the most of them."""
+    streams: tuple[int, int]
+    """Open search streams, and the most of them."""
+
 class Server:
     """dartspec.v1.NgramService over indexes for different tokenizers, with health and reflection."""
 
@@ -138,9 +218,30 @@ class Server:
         listen: Sequence[str],
         *,
         max_message_bytes: int = 67108864,
+        max_queries: int = 4096,
+        max_queue: int = 16384,
+        max_streams: int = 256,
         threads: int = 2,
+        ready: bool = True,
     ) -> None:
-        """Serve "host:port" (0: a free port) and "unix:/path" addresses in background threads from now on."""
+        """Serve "host:port" (0: a free port) and "unix:/path" addresses in background threads from now on.
+
+        max_queries: of one request; max_queue: waiting or worked on; max_streams: open SearchStream calls; ready:
+        whether health is SERVING from the start, else from set_ready on.
+        """
+
+    def set_ready(self) -> None:
+        """Report SERVING from now on."""
+
+    def swap(self, index: Index) -> None:
+        """Serve another index for the same tokenizer from now on; calls that run keep the old one."""
+
+    @property
+    def indexes(self) -> list[Index]:
+        """The indexes that are served, by fingerprint."""
+
+    def metrics(self) -> Metrics:
+        """What was counted since the start."""
 
     @property
     def addresses(self) -> list[str]:

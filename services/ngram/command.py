@@ -24,7 +24,8 @@ def ngram() -> None:
 def serve(settings: ServeSettings) -> None:
     """Serve indexes over gRPC until SIGINT or SIGTERM.
 
-    Prints one line on stdout when it is ready; logs go to stderr.
+    Prints one line on stdout when it is ready; logs go to stderr. SIGHUP replaces the indexes whose files are others
+    now, without dropping a call.
     """
     import asyncio
     import logging
@@ -77,16 +78,25 @@ def import_(trie: Path, output: Path, settings: ImportSettings) -> None:
 @ngram.command()
 @click.argument("index", type=_FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def inspect(index: Path, as_json: bool) -> None:
+@click.option("--pages", is_flag=True, help="Say too how much of it is in memory, and on which memory nodes.")
+def inspect(index: Path, as_json: bool, pages: bool) -> None:
     """Print what is inside an index."""
     import ngram_index
 
-    from dartspec.services.ngram.describe import description, text
+    from dartspec.services.ngram import describe
+    from dartspec.services.ngram import pages as in_memory
     from dartspec.services.ngram.errors import index_errors
 
     with index_errors():
-        what = description(ngram_index.Index.open(index))
-    click.echo(json.dumps(what) if as_json else text(what))
+        opened = ngram_index.Index.open(index)
+        what = describe.description(opened)
+        report = in_memory.page_report(opened) if pages else None
+    if as_json:
+        click.echo(json.dumps(what if report is None else {**what, "pages": report}))
+        return
+    click.echo(describe.text(what))
+    if report is not None:
+        click.echo(in_memory.text(report))
 
 
 @ngram.command()
