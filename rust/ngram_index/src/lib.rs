@@ -6,6 +6,7 @@
 mod backing;
 pub mod builder;
 pub mod error;
+mod extent;
 pub mod format;
 pub mod header;
 pub mod import_trie;
@@ -18,5 +19,7 @@ pub mod score;
 pub mod search;
 #[cfg(feature = "server")]
 pub mod server;
+mod sorter;
+mod tournament;
 mod verify;
 mod writer;
