@@ -10,7 +10,7 @@ mod extent;
 pub mod format;
 pub mod header;
 pub mod import_trie;
-mod key;
+pub mod merge;
 pub mod progress;
 #[cfg(feature = "python")]
 mod python;

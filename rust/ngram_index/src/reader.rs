@@ -241,6 +241,48 @@ impl Index {
         self.children(context).map(move |at| (level.tokens.u32(file, at), level.counts.u64(file, at)))
     }
 
+    /// All n-grams of a length.
+    pub fn for_each(&self, length: usize, f: &mut dyn FnMut(&[u32], u64) -> Result<()>) -> Result<()> {
+        fn walk(
+            index: &Index,
+            path: &mut Vec<u32>,
+            hit: Hit,
+            length: usize,
+            f: &mut dyn FnMut(&[u32], u64) -> Result<()>,
+        ) -> Result<()> {
+            if path.len() == length {
+                return f(path, hit.count);
+            }
+            let level = index.levels.get(path.len()).copied().unwrap_or_default();
+            let file = index.bytes.get();
+            for at in index.children(Context {
+                level: path.len(),
+                index: hit.index,
+            }) {
+                path.push(level.tokens.u32(file, at));
+                walk(
+                    index,
+                    path,
+                    Hit {
+                        index: at,
+                        count: level.counts.u64(file, at),
+                    },
+                    length,
+                    f,
+                )?;
+                path.pop();
+            }
+            Ok(())
+        }
+        for token in 0..self.vocab_size() as u32 {
+            let hit = self.unigram(token);
+            if hit.count > 0 {
+                walk(self, &mut vec![token], hit, length, f)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Where the continuations of an n-gram are on the next level.
     #[inline]
     fn children(&self, context: Context) -> Range<u64> {

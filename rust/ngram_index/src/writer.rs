@@ -278,3 +278,97 @@ fn sync_folder(path: &Path) {
         let _ = folder.sync_all();
     }
 }
+
+/// Thresholds by length.
+#[derive(Clone, Copy, Debug)]
+pub struct Prune {
+    /// Smallest count kept.
+    pub min_counts: [u64; MAX_ORDER],
+    /// Counts become sums of what is kept.
+    pub renormalise: bool,
+}
+
+/// Stand-in until the real one lands.
+pub struct IndexWriter {
+    tables: Tables,
+    path: Vec<u32>,
+    prune: Option<Prune>,
+}
+
+impl IndexWriter {
+    /// New.
+    pub fn new(_scratch: &Path, order: usize, vocab_size: u64, _memory: usize) -> Result<Self> {
+        Ok(Self {
+            tables: Tables::new(order, vocab_size),
+            path: Vec::new(),
+            prune: None,
+        })
+    }
+    /// Window.
+    pub fn window(&mut self, tokens: &[u32], count: u64) -> Result<()> {
+        if tokens < self.path.as_slice() && !self.path.starts_with(tokens) {
+            return Err(Error::invalid("order", format!("{tokens:?} after {:?}", self.path)));
+        }
+        let mut same = true;
+        for (i, &token) in tokens.iter().enumerate() {
+            same = same && self.path.get(i) == Some(&token);
+            if same {
+                self.tables.bump(i + 1, token, count)
+            } else {
+                self.tables.push(i + 1, token, count)
+            }
+        }
+        self.path = tokens.to_vec();
+        Ok(())
+    }
+    /// Node.
+    pub fn node(&mut self, tokens: &[u32], count: u64) -> Result<()> {
+        if tokens <= self.path.as_slice() {
+            return Err(Error::invalid("order", format!("{tokens:?} after {:?}", self.path)));
+        }
+        if tokens.len() > 1 && !self.path.starts_with(&tokens[..tokens.len() - 1]) {
+            return Err(Error::invalid("prefix", format!("{tokens:?} after {:?}", self.path)));
+        }
+        self.tables.push(tokens.len(), tokens[tokens.len() - 1], count);
+        self.path = tokens.to_vec();
+        Ok(())
+    }
+    /// Prune.
+    pub fn prune(&mut self, prune: Prune) -> Result<()> {
+        self.prune = Some(prune);
+        Ok(())
+    }
+    /// Finish.
+    pub fn finish(mut self, path: &Path, fingerprint: &str, manifest: &str, progress: &mut Progress) -> Result<Header> {
+        if let Some(prune) = self.prune {
+            self.tables.finish();
+            let old = self.tables;
+            let mut new = Tables::new(old.order, old.vocab_size);
+            fn walk(old: &Tables, new: &mut Tables, prune: &Prune, level: usize, index: usize, token: u32) {
+                let count = old.levels[level - 1].counts[index];
+                if count == 0 || count < prune.min_counts[level - 1] {
+                    return;
+                }
+                new.push(level, token, count);
+                if level < old.order {
+                    let starts = &old.levels[level - 1].child_starts;
+                    for child in starts[index]..starts[index + 1] {
+                        walk(
+                            old,
+                            new,
+                            prune,
+                            level + 1,
+                            child as usize,
+                            old.levels[level].tokens[child as usize],
+                        );
+                    }
+                }
+            }
+            for token in 0..old.vocab_size {
+                walk(&old, &mut new, &prune, 1, token as usize, token as u32);
+            }
+            self.tables = new;
+        }
+        self.tables.write(path, fingerprint, manifest, progress)
+    }
+}

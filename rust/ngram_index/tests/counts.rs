@@ -4,47 +4,10 @@
 
 mod common;
 
-use std::collections::HashMap;
-
 use ngram_index::builder::Builder;
 use ngram_index::error::Error;
-use ngram_index::reader::{Hit, Index};
 use ngram_index::score::score;
 use proptest::prelude::*;
-
-type Counts = HashMap<Vec<u32>, u64>;
-
-fn naive(documents: &[Vec<u32>], order: usize) -> Counts {
-    let mut counts = Counts::new();
-    for document in documents {
-        for start in 0..document.len() {
-            for length in 1..=order.min(document.len() - start) {
-                *counts.entry(document[start..start + length].to_vec()).or_default() += 1;
-            }
-        }
-    }
-    counts
-}
-
-fn stored(index: &Index, vocab_size: u32) -> Counts {
-    let mut counts = Counts::new();
-    let mut paths: Vec<Vec<u32>> = Vec::new();
-    for token in 0..vocab_size {
-        if index.unigram(token).count > 0 {
-            counts.insert(vec![token], index.unigram(token).count);
-            paths.push(vec![token]);
-        }
-    }
-    while let Some(path) = paths.pop() {
-        let Some(context) = index.context(&path) else { continue };
-        for (token, count) in index.all_successors(context) {
-            let longer = [path.as_slice(), &[token]].concat();
-            counts.insert(longer.clone(), count);
-            paths.push(longer);
-        }
-    }
-    counts
-}
 
 fn corpus() -> impl Strategy<Value = (Vec<Vec<u32>>, usize, u64)> {
     // The larger vocabulary takes 128-bit keys from order 4.
@@ -64,27 +27,12 @@ proptest! {
         prop_assume!(documents.iter().any(|document| !document.is_empty()));
         let index = common::index(&documents, order, vocab);
         index.verify().unwrap();
-        let expected = naive(&documents, order);
+        let expected = common::naive(&documents, order);
         prop_assert_eq!(index.windows(), documents.iter().map(|d| d.len() as u64).sum::<u64>());
         for (length, nodes) in index.header().nodes.iter().enumerate() {
             prop_assert_eq!(*nodes as usize, expected.keys().filter(|path| path.len() == length + 1).count());
         }
-        prop_assert_eq!(stored(&index, vocab as u32), expected);
-    }
-
-    #[test]
-    fn look_ups_in_bulk_equal_single_ones(tokens in prop::collection::btree_set(0_u32..60, 0..30)) {
-        let index = common::index(&common::documents(20, 40, 50), 3, 50);
-        let tokens: Vec<u32> = tokens.into_iter().collect();
-        for first in 0..50 {
-            let Some(context) = index.context(&[first]) else { continue };
-            let mut hits = vec![Hit::NONE; tokens.len()];
-            index.successors(context, &tokens, &mut hits);
-            let all: HashMap<u32, u64> = index.all_successors(context).collect();
-            for (token, hit) in tokens.iter().zip(hits) {
-                prop_assert_eq!(hit.count, all.get(token).copied().unwrap_or(0));
-            }
-        }
+        prop_assert_eq!(common::stored(&index), expected);
     }
 
     #[test]
@@ -93,7 +41,7 @@ proptest! {
     ) {
         let documents = common::documents(20, 40, 50);
         let index = common::index(&documents, order, 50);
-        let counts = naive(&documents, order);
+        let counts = common::naive(&documents, order);
         let candidates: Vec<u32> = (0..55).rev().collect();
         for (token, score) in candidates.iter().zip(score(&index, &context, &candidates)) {
             let lengths = (1..order.min(context.len() + 1)).rev();

@@ -78,5 +78,6 @@ fn ngram_index(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<index::PyTree>()?;
     module.add_class::<build::Builder>()?;
     module.add_class::<serve::Server>()?;
-    module.add_function(wrap_pyfunction!(build::import_trie, module)?)
+    module.add_function(wrap_pyfunction!(build::import_trie, module)?)?;
+    module.add_function(wrap_pyfunction!(build::merge, module)?)
 }

@@ -2,19 +2,31 @@
 
 use crate::error::{Error, Result};
 use crate::format::{MAX_ORDER, MAX_VOCAB, MIN_ORDER};
-use crate::writer::Tables;
 
 /// An unsigned integer wide enough for `order` digits.
-pub(crate) trait Key: Copy + Ord + Send {
+pub(crate) trait Key: Copy + Ord + Send + Sync + 'static {
     const ZERO: Self;
+    /// Bytes of the integer.
+    const BYTES: usize;
     fn push_digit(self, digit: u32, shift: u32) -> Self;
     fn digit(self, shift: u32, mask: u32) -> u32;
+    /// The distance from a smaller key; wraps.
+    fn minus(self, smaller: Self) -> Self;
+    /// The key at a distance; wraps.
+    fn plus(self, distance: Self) -> Self;
+    /// The lowest bits, as many as a byte has, and the rest.
+    fn split(self, bits: u32) -> (u8, Self);
+    /// The value of some bits at a position.
+    fn at(bits: u8, shift: u32) -> Self;
+    fn write(self, out: &mut [u8]);
+    fn read(bytes: &[u8]) -> Self;
 }
 
 macro_rules! key {
     ($int:ty) => {
         impl Key for $int {
             const ZERO: Self = 0;
+            const BYTES: usize = size_of::<$int>();
             #[inline]
             fn push_digit(self, digit: u32, shift: u32) -> Self {
                 self | (<$int>::from(digit) << shift)
@@ -22,6 +34,30 @@ macro_rules! key {
             #[inline]
             fn digit(self, shift: u32, mask: u32) -> u32 {
                 ((self >> shift) as u32) & mask
+            }
+            #[inline]
+            fn minus(self, smaller: Self) -> Self {
+                self.wrapping_sub(smaller)
+            }
+            #[inline]
+            fn plus(self, distance: Self) -> Self {
+                self.wrapping_add(distance)
+            }
+            #[inline]
+            fn split(self, bits: u32) -> (u8, Self) {
+                ((self as u8) & (0xFF >> (8 - bits)), self >> bits)
+            }
+            #[inline]
+            fn at(bits: u8, shift: u32) -> Self {
+                <$int>::from(bits).checked_shl(shift).unwrap_or(0)
+            }
+            #[inline]
+            fn write(self, out: &mut [u8]) {
+                out.copy_from_slice(&self.to_le_bytes());
+            }
+            #[inline]
+            fn read(bytes: &[u8]) -> Self {
+                bytes.first_chunk().map_or(0, |chunk| <$int>::from_le_bytes(*chunk))
             }
         }
     };
@@ -72,67 +108,29 @@ impl Packing {
         key.push_digit(token + 1, self.shift(position))
     }
 
-    /// The digits of all positions.
+    /// The n-gram of some tokens, at most `order` of them.
     #[inline]
-    pub fn digits<K: Key>(self, key: K) -> [u32; MAX_ORDER] {
+    pub fn key<K: Key>(self, tokens: impl IntoIterator<Item = u32>) -> K {
+        let tokens = tokens.into_iter().take(self.order).enumerate();
+        tokens.fold(K::ZERO, |key, (i, token)| self.append(key, i, token))
+    }
+
+    /// The tokens of an n-gram, and how many there are.
+    #[inline]
+    pub fn tokens<K: Key>(self, key: K) -> ([u32; MAX_ORDER], usize) {
         let mask = u32::MAX >> (u32::BITS - self.bits);
-        let mut digits = [0; MAX_ORDER];
-        for (position, digit) in digits.iter_mut().take(self.order).enumerate() {
-            *digit = key.digit(self.shift(position), mask);
+        let mut tokens = [0; MAX_ORDER];
+        for (position, token) in tokens.iter_mut().take(self.order).enumerate() {
+            let digit = key.digit(self.shift(position), mask);
+            if digit == 0 {
+                return (tokens, position);
+            }
+            *token = digit - 1;
         }
-        digits
+        (tokens, self.order)
     }
 
     fn shift(self, position: usize) -> u32 {
         self.bits * (self.order - 1 - position) as u32
-    }
-}
-
-/// Turns n-grams in ascending order into tables.
-pub(crate) struct Counter {
-    packing: Packing,
-    tables: Tables,
-    path: [u32; MAX_ORDER],
-}
-
-impl Counter {
-    pub fn new(packing: Packing) -> Self {
-        Self {
-            packing,
-            tables: Tables::new(packing.order, packing.vocab_size),
-            path: [0; MAX_ORDER],
-        }
-    }
-
-    /// Count one window: itself and every prefix of it.
-    #[inline]
-    pub fn window<K: Key>(&mut self, key: K) {
-        let digits = self.packing.digits(key);
-        let mut same = true;
-        for (position, &digit) in digits.iter().take(self.packing.order).enumerate() {
-            if digit == 0 {
-                break;
-            }
-            same = same && self.path[position] == digit;
-            if same {
-                self.tables.bump(position + 1, digit - 1, 1);
-            } else {
-                self.tables.push(position + 1, digit - 1, 1);
-            }
-        }
-        self.path = digits;
-    }
-
-    /// Add one n-gram whose prefix was added before, with its count.
-    pub fn node<K: Key>(&mut self, key: K, count: u64) {
-        let digits = self.packing.digits(key);
-        let level = digits.iter().take_while(|digit| **digit != 0).count();
-        if level > 0 {
-            self.tables.push(level, digits[level - 1] - 1, count);
-        }
-    }
-
-    pub fn finish(self) -> Tables {
-        self.tables
     }
 }
