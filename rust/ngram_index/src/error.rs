@@ -60,6 +60,8 @@ pub enum FileProblem {
     Foreign,
     /// Written by a newer version of this crate.
     NewerVersion,
+    /// Written by a version of this crate whose files are no longer read.
+    OlderVersion,
     /// Shorter or longer than it says.
     Truncated,
     /// Contradicts its checksums or itself.
@@ -71,6 +73,7 @@ impl fmt::Display for FileProblem {
         f.write_str(match self {
             Self::Foreign => "not an n-gram file of this kind",
             Self::NewerVersion => "newer format",
+            Self::OlderVersion => "older format",
             Self::Truncated => "wrong size",
             Self::Corrupt => "corrupt",
         })

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, FileProblem, Result};
 use crate::format::{
-    BYTE_ORDER_MARK, Kind, MAGIC, MAX_FINGERPRINT, MAX_ORDER, MAX_VOCAB, MIN_ORDER, SECTION_ALIGNMENT, Section,
-    VERSION, u32_at, u64_at,
+    BYTE_ORDER_MARK, ENCODING, FIRST_SECTION, Kind, MAGIC, MAX_FINGERPRINT, MAX_ORDER, MAX_VOCAB, MIN_ORDER,
+    SECTION_ALIGNMENT, Section, VERSION, u32_at, u64_at,
 };
 
 const FIXED_BYTES: usize = 104;
@@ -61,7 +61,7 @@ impl Header {
             for value in [section.kind, section.level, section.encoding, section.crc] {
                 out.extend_from_slice(&value.to_le_bytes());
             }
-            for value in [section.offset, section.bytes, section.items, 0] {
+            for value in [section.offset, section.bytes, section.items, section.parameters] {
                 out.extend_from_slice(&value.to_le_bytes());
             }
         }
@@ -113,9 +113,14 @@ impl Header {
             return Err(fail(FileProblem::NewerVersion, expected, format!("{version}"), remedy));
         }
         let header_bytes = u64_at(file, 16);
-        if version == 0 || header_bytes < FIXED_BYTES as u64 {
-            let expected = format!("version 1 to {VERSION} and a header of {FIXED_BYTES} bytes or more");
-            return Err(corrupt(expected, format!("version {version}, {header_bytes} bytes")));
+        if version < VERSION {
+            let remedy = "build the index again with this program";
+            let expected = format!("format version {VERSION}");
+            return Err(fail(FileProblem::OlderVersion, expected, format!("{version}"), remedy));
+        }
+        if !(FIXED_BYTES as u64..=FIRST_SECTION).contains(&header_bytes) {
+            let expected = format!("a header of {FIXED_BYTES} to {FIRST_SECTION} bytes");
+            return Err(corrupt(expected, format!("{header_bytes}")));
         }
         if header_bytes > file.len() as u64 {
             let expected = format!("a header of {header_bytes} bytes");
@@ -176,6 +181,7 @@ impl Header {
                 offset: u64_at(header, at + 16),
                 bytes: u64_at(header, at + 24),
                 items: u64_at(header, at + 32),
+                parameters: u64_at(header, at + 40),
             }
         };
         let header = Self {
@@ -201,8 +207,8 @@ impl Header {
         Ok(header)
     }
 
-    /// The section of a kind and level, with its sizes checked.
-    pub(crate) fn section(&self, kind: Kind, level: usize, items: u64, path: &str) -> Result<Section> {
+    /// The one section of a kind and level.
+    pub(crate) fn section(&self, kind: Kind, level: usize, path: &str) -> Result<Section> {
         let name = Kind::name(kind as u32);
         let fail = |expected: String, got: String| Error::File {
             path: path.to_owned(),
@@ -221,11 +227,11 @@ impl Header {
                 "none or several".to_owned(),
             ));
         };
-        let bytes = items.checked_mul(kind.width());
-        if section.encoding != kind.encoding() || section.items != items || Some(section.bytes) != bytes {
+        let bytes = section.items.checked_mul(kind.width());
+        if section.encoding != ENCODING || Some(section.bytes) != bytes {
             let expected = format!(
-                "section {name} of level {level} with {items} items in encoding {}",
-                kind.encoding()
+                "section {name} of level {level} in encoding {ENCODING}, items of {} bytes",
+                kind.width()
             );
             let got = format!(
                 "{} items, {} bytes, encoding {}",

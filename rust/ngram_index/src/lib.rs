@@ -4,22 +4,30 @@
 //! the only module that names pyo3, `server` the only one that names tonic.
 
 mod backing;
+mod bits;
 pub mod builder;
+mod candidates;
 pub mod error;
 mod extent;
 pub mod format;
 pub mod header;
 pub mod import_trie;
+mod lines;
 pub mod merge;
 pub mod progress;
 #[cfg(feature = "python")]
 mod python;
 pub mod reader;
+mod record;
+mod scatter;
 pub mod score;
 pub mod search;
 #[cfg(feature = "server")]
 pub mod server;
+pub mod shape;
 mod sorter;
+mod spread;
 mod tournament;
 mod verify;
-mod writer;
+mod walk;
+pub mod writer;

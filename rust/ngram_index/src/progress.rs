@@ -14,8 +14,14 @@ pub enum Stage {
     Sort,
     /// Merging and counting; units are windows or n-grams.
     Count,
+    /// Putting n-grams into their lines; units are lines.
+    Table,
     /// Writing the result; units are bytes.
     Write,
+    /// Comparing checksums; units are bytes.
+    Checksum,
+    /// Checking what is inside; units are rows and lines of tables.
+    Check,
 }
 
 impl Stage {
@@ -25,7 +31,10 @@ impl Stage {
             Self::Read => "read",
             Self::Sort => "sort",
             Self::Count => "count",
+            Self::Table => "table",
             Self::Write => "write",
+            Self::Checksum => "checksum",
+            Self::Check => "check",
         }
     }
 }

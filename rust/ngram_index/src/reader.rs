@@ -1,76 +1,63 @@
 //! Reading an index in place, from a memory map or any bytes.
 //!
-//! [`Index`] answers what the search asks: how often was this n-gram seen, what followed it. Nothing outside this file
-//! knows the layout. No content of the file can make it panic or read elsewhere: positions taken from the file are
-//! clamped to the sections they point into, and a broken list reads as an empty or a wrong one, which `verify` finds.
+//! [`Index`] answers what the search asks: how often was this n-gram seen, what followed it. Nothing outside the reader
+//! and the writer knows the layout. No content of the file can make it panic or read elsewhere: everything taken from the
+//! file is checked against the section that it points into, and a broken part reads as an empty or a wrong one, which
+//! `verify` finds.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use crate::backing::Backing;
 use crate::backing::Bytes;
+pub use crate::candidates::Candidates;
 use crate::error::{Error, FileProblem, Result};
-use crate::format::{Kind, Section, u32_at, u64_at};
+use crate::format::{Kind, LINE_BYTES, ROW_BYTES, token_bits, u64_at};
 use crate::header::Header;
+use crate::lines::{Layout, Lines, Slot, Spot, state};
+use crate::record::Record;
+use crate::spread::Spread;
 
-/// Vocabulary position of "no such n-gram".
-const ABSENT: u64 = u64::MAX;
-
-/// Items of one section.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Array {
-    start: usize,
-    pub items: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Level {
-    pub counts: Array,
-    pub tokens: Array,
-    pub child_starts: Array,
-}
-
-/// An n-gram of a known length, ready to be continued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
-    level: usize,
-    index: u64,
-}
-
-impl Context {
-    /// Number of tokens of the n-gram.
-    pub fn len(self) -> usize {
-        self.level
-    }
-
-    /// Never: an n-gram has at least one token.
-    pub fn is_empty(self) -> bool {
-        false
-    }
-}
-
-/// A continuation of a context: how often it was seen, and itself as a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hit {
-    index: u64,
-    /// How often; 0 if never.
+/// Counts of a single token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unigram {
+    /// How often it was seen.
     pub count: u64,
+    /// How many different tokens followed it.
+    pub distinct: u64,
 }
 
-impl Hit {
-    /// Never seen.
-    pub const NONE: Self = Self {
-        index: ABSENT,
-        count: 0,
-    };
+/// Where an n-gram would be, if it was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    length: u8,
+    spot: Spot,
+}
 
-    /// The continuation of a context of `len` tokens as a context of `len + 1`.
-    pub fn context(self, len: usize) -> Option<Context> {
-        (self.count > 0).then_some(Context {
-            level: len + 1,
-            index: self.index,
-        })
-    }
+/// An n-gram that was seen, and where its continuations are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// How often.
+    pub count: u64,
+    follow: Follow,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Follow {
+    /// So many different tokens, to be found as n-grams of their own.
+    Distinct(u64),
+    /// One token, always the same; its spread value.
+    Single(u32),
+    /// A record; 0 if nothing followed.
+    Record(u64),
+}
+
+/// The n-grams of a middle length.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    pub lines: Lines,
+    pub section: Range<usize>,
+    pub wide: Range<usize>,
 }
 
 /// An open index.
@@ -79,7 +66,11 @@ pub struct Index {
     path: PathBuf,
     header: Header,
     manifest: String,
-    pub(crate) levels: Vec<Level>,
+    pub(crate) spread: Spread,
+    pub(crate) unigrams: Range<usize>,
+    /// By length from 2.
+    pub(crate) tables: Vec<Table>,
+    pub(crate) records: Range<usize>,
 }
 
 impl Index {
@@ -97,50 +88,55 @@ impl Index {
         let name = path.display().to_string();
         let file = bytes.get();
         let header = Header::parse(file, &name)?;
-        let mut levels = Vec::with_capacity(header.order);
-        for level in 1..=header.order {
-            let items = if level == 1 {
-                header.vocab_size
-            } else {
-                header.nodes[level - 1]
-            };
-            let array = |kind, items| -> Result<Array> {
-                let section = header.section(kind, level, items, &name)?;
-                Ok(Array {
-                    start: section.offset as usize,
-                    items,
-                })
-            };
-            levels.push(Level {
-                counts: array(Kind::Counts, items)?,
-                tokens: if level > 1 {
-                    array(Kind::Tokens, items)?
-                } else {
-                    Array::default()
-                },
-                child_starts: if level < header.order {
-                    array(Kind::ChildStarts, items.saturating_add(1))?
-                } else {
-                    Array::default()
-                },
-            });
-        }
-        let manifests = header.sections.iter().find(|section| section.kind == Kind::Manifest as u32);
-        let section = header.section(Kind::Manifest, 0, manifests.map_or(0, |section| section.bytes), &name)?;
-        let manifest = std::str::from_utf8(section_bytes(file, &section)).map_err(|error| Error::File {
+        let fail = |expected: String, got: String| Error::File {
             path: name.clone(),
             problem: FileProblem::Corrupt,
-            expected: "a manifest in UTF-8".to_owned(),
-            got: error.to_string(),
+            expected,
+            got,
             remedy: "build or copy the index again",
-        })?;
-        let manifest = manifest.to_owned();
+        };
+        let order = header.order;
+        let bits = token_bits(header.vocab_size);
+        let range = |kind, level| -> Result<(Range<usize>, u64)> {
+            let section = header.section(kind, level, &name)?;
+            let start = section.offset as usize;
+            Ok((start..start + section.bytes as usize, section.parameters))
+        };
+        let (unigrams, _) = range(Kind::Unigrams, 1)?;
+        if unigrams.len() as u64 != header.vocab_size.saturating_mul(ROW_BYTES as u64) {
+            let expected = format!("{} unigrams", header.vocab_size);
+            return Err(fail(expected, format!("{} bytes", unigrams.len())));
+        }
+        let mut tables = Vec::with_capacity(order - 2);
+        for length in 2..order {
+            let (section, parameters) = range(Kind::Lines, length)?;
+            let layout = Layout::from_parameters(parameters);
+            let lines = (section.len() / LINE_BYTES) as u64;
+            let lines = layout.and_then(|layout| Lines::new(bits * length as u32, lines, layout));
+            let Some(lines) = lines else {
+                let expected = format!("lines of {length}-grams that fit {bits} bits a token");
+                return Err(fail(
+                    expected,
+                    format!("{} bytes, parameters {parameters:#x}", section.len()),
+                ));
+            };
+            let (wide, _) = range(Kind::Wide, length)?;
+            tables.push(Table { lines, section, wide });
+        }
+        let (records, _) = range(Kind::Records, order)?;
+        let (manifest, _) = range(Kind::Manifest, 0)?;
+        let manifest = std::str::from_utf8(file.get(manifest).unwrap_or_default())
+            .map_err(|error| fail("a manifest in UTF-8".to_owned(), error.to_string()))?
+            .to_owned();
         Ok(Self {
             bytes,
             path,
             header,
             manifest,
-            levels,
+            spread: Spread::new(bits),
+            unigrams,
+            tables,
+            records,
         })
     }
 
@@ -179,171 +175,200 @@ impl Index {
         self.header.nodes[0]
     }
 
-    /// One token as an n-gram; [`Hit::NONE`] for a token that was never seen or is not in the vocabulary.
+    /// Counts of a token; zeros if it was never seen or is not in the vocabulary.
     #[inline]
-    pub fn unigram(&self, token: u32) -> Hit {
-        let file = self.bytes.get();
-        Hit {
-            index: u64::from(token),
-            count: self.levels[0].counts.u64(file, u64::from(token)),
+    pub fn unigram(&self, token: u32) -> Unigram {
+        let (count, follow) = row(self.part(&self.unigrams), u64::from(token));
+        let distinct = match self.header.order {
+            2 => self.record(follow).map_or(0, |record| record.len()),
+            _ => follow,
+        };
+        Unigram { count, distinct }
+    }
+
+    /// A token as a context of an index of order 2; None for other orders and for a token that was never seen.
+    #[inline]
+    pub fn root_node(&self, token: u32) -> Option<Node> {
+        let (count, follow) = row(self.part(&self.unigrams), u64::from(token));
+        (self.header.order == 2 && count > 0).then_some(Node {
+            count,
+            follow: Follow::Record(follow),
+        })
+    }
+
+    /// Where an n-gram of 2 to order - 1 tokens would be. Computes only; None if there is none of that length or with
+    /// these tokens.
+    #[inline]
+    pub fn place(&self, tokens: &[u32]) -> Option<Place> {
+        let table = self.tables.get(tokens.len().wrapping_sub(2))?;
+        let bits = self.spread.bits();
+        let mut key = 0_u128;
+        for &token in tokens {
+            if u64::from(token) >= self.header.vocab_size {
+                return None;
+            }
+            key = key << bits | u128::from(token);
+        }
+        Some(Place {
+            length: tokens.len() as u8,
+            spot: table.lines.spot(key),
+        })
+    }
+
+    /// Ask for the line of a place, so that it is there when [`Index::find`] reads it.
+    #[inline]
+    pub fn prefetch(&self, place: Place) {
+        if let Some(table) = self.table(place.length) {
+            self.prefetch_byte(table.section.start + place.spot.home as usize * LINE_BYTES);
         }
     }
 
-    /// The n-gram of these tokens, oldest first, if it was seen and can be continued (1 to order - 1 tokens).
-    pub fn context(&self, tokens: &[u32]) -> Option<Context> {
-        let (first, rest) = tokens.split_first()?;
-        let mut context = self.unigram(*first).context(0)?;
-        for token in rest {
-            let mut hit = [Hit::NONE];
-            self.successors(context, &[*token], &mut hit);
-            context = hit[0].context(context.level)?;
+    /// The n-gram at a place, if it was seen.
+    #[inline]
+    pub fn find(&self, place: Place) -> Option<Node> {
+        let table = self.table(place.length)?;
+        let slot = table.lines.find(self.part(&table.section), place.spot)?;
+        Some(self.node(usize::from(place.length), table, slot))
+    }
+
+    /// Ask for what follows a node.
+    #[inline]
+    pub fn prefetch_children(&self, node: &Node) {
+        if let Follow::Record(offset) = node.follow {
+            self.prefetch_byte(self.records.start.saturating_add(offset as usize));
         }
-        (context.level < self.order()).then_some(context)
     }
 
-    /// How often an n-gram was seen.
+    /// How many different tokens followed an n-gram.
     #[inline]
-    pub fn count(&self, context: Context) -> u64 {
-        let level = self.levels.get(context.level.wrapping_sub(1)).copied().unwrap_or_default();
-        level.counts.u64(self.bytes.get(), context.index)
+    pub fn distinct(&self, node: &Node) -> u64 {
+        match node.follow {
+            Follow::Distinct(distinct) => distinct,
+            Follow::Single(_) => 1,
+            Follow::Record(offset) => self.record(offset).map_or(0, |record| record.len()),
+        }
     }
 
-    /// How many different tokens followed an n-gram; 0 at the last length.
+    /// For a node of length order - 1: set `counts[i]` to how often the i-th candidate followed it, 0 if never; returns
+    /// how many different tokens followed.
     #[inline]
-    pub fn distinct_successors(&self, context: Context) -> u64 {
-        let children = self.children(context);
-        children.end - children.start
-    }
-
-    /// Look up the continuations of an n-gram by tokens in ascending order; `hits[i]` is that of `tokens[i]`.
-    pub fn successors(&self, context: Context, tokens: &[u32], hits: &mut [Hit]) {
-        let file = self.bytes.get();
-        let children = self.children(context);
-        let level = self.levels.get(context.level).copied().unwrap_or_default();
-        let mut at = children.start;
-        for (&token, hit) in tokens.iter().zip(hits) {
-            at = level.tokens.lower_bound(file, at..children.end, token);
-            *hit = if at < children.end && level.tokens.u32(file, at) == token {
-                Hit {
-                    index: at,
-                    count: level.counts.u64(file, at),
+    pub fn child_counts(&self, node: &Node, candidates: &Candidates, counts: &mut [u64]) -> u64 {
+        match node.follow {
+            Follow::Record(offset) => match self.record(offset) {
+                Some(record) => {
+                    record.look_up(candidates, counts);
+                    record.len()
                 }
-            } else {
-                Hit::NONE
-            };
+                None => {
+                    counts.fill(0);
+                    0
+                }
+            },
+            Follow::Single(spread) => {
+                counts.fill(0);
+                if let Some(count) = candidates.position(spread).and_then(|i| counts.get_mut(i)) {
+                    *count = node.count;
+                }
+                1
+            }
+            Follow::Distinct(distinct) => {
+                counts.fill(0);
+                distinct
+            }
         }
     }
 
-    /// All continuations of an n-gram with their counts, tokens ascending.
-    pub fn all_successors(&self, context: Context) -> impl Iterator<Item = (u32, u64)> + '_ {
-        let level = self.levels.get(context.level).copied().unwrap_or_default();
-        let file = self.bytes.get();
-        self.children(context).map(move |at| (level.tokens.u32(file, at), level.counts.u64(file, at)))
+    /// How often an n-gram of any length was seen.
+    pub fn count(&self, tokens: &[u32]) -> u64 {
+        match tokens {
+            [] => 0,
+            [token] => self.unigram(*token).count,
+            [context @ .., last] if tokens.len() == self.header.order => self.context(context).map_or(0, |node| {
+                let (mut candidates, mut counts) = (Candidates::default(), [0]);
+                candidates.set(self, &[*last]);
+                self.child_counts(&node, &candidates, &mut counts);
+                counts[0]
+            }),
+            _ => self.context(tokens).map_or(0, |node| node.count),
+        }
     }
 
-    /// All n-grams of a length.
-    pub fn for_each(&self, length: usize, f: &mut dyn FnMut(&[u32], u64) -> Result<()>) -> Result<()> {
-        fn walk(
-            index: &Index,
-            path: &mut Vec<u32>,
-            hit: Hit,
-            length: usize,
-            f: &mut dyn FnMut(&[u32], u64) -> Result<()>,
-        ) -> Result<()> {
-            if path.len() == length {
-                return f(path, hit.count);
-            }
-            let level = index.levels.get(path.len()).copied().unwrap_or_default();
-            let file = index.bytes.get();
-            for at in index.children(Context {
-                level: path.len(),
-                index: hit.index,
-            }) {
-                path.push(level.tokens.u32(file, at));
-                walk(
-                    index,
-                    path,
-                    Hit {
-                        index: at,
-                        count: level.counts.u64(file, at),
-                    },
-                    length,
-                    f,
-                )?;
-                path.pop();
-            }
-            Ok(())
+    /// The node of 2 to order - 1 tokens, or of one at order 2.
+    pub fn context(&self, tokens: &[u32]) -> Option<Node> {
+        match tokens {
+            [token] => self.root_node(*token),
+            _ => self.find(self.place(tokens)?),
         }
-        for token in 0..self.vocab_size() as u32 {
-            let hit = self.unigram(token);
-            if hit.count > 0 {
-                walk(self, &mut vec![token], hit, length, f)?;
-            }
-        }
-        Ok(())
     }
 
-    /// Where the continuations of an n-gram are on the next level.
     #[inline]
-    fn children(&self, context: Context) -> Range<u64> {
-        if context.level == 0 || context.level >= self.levels.len() {
-            return 0..0;
+    pub(crate) fn part(&self, range: &Range<usize>) -> &[u8] {
+        self.bytes.get().get(range.clone()).unwrap_or_default()
+    }
+
+    #[inline]
+    fn table(&self, length: u8) -> Option<&Table> {
+        self.tables.get(usize::from(length).wrapping_sub(2))
+    }
+
+    #[inline]
+    pub(crate) fn record(&self, offset: u64) -> Option<Record<'_>> {
+        (offset > 0).then(|| Record::at(self.part(&self.records), offset, self.spread.bits()))
+    }
+
+    #[inline]
+    pub(crate) fn node(&self, length: usize, table: &Table, slot: Slot) -> Node {
+        let (count, follow) = match slot.state {
+            state::WIDE => row(self.part(&table.wide), slot.follow),
+            _ => (slot.count, slot.follow),
+        };
+        let follow = match slot.state {
+            state::SINGLE => Follow::Single(follow as u32),
+            _ if length + 1 == self.header.order => Follow::Record(follow),
+            _ => Follow::Distinct(follow),
+        };
+        Node { count, follow }
+    }
+
+    #[inline]
+    fn prefetch_byte(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(byte) = self.bytes.get().get(at) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: the address is that of a byte of the file; a prefetch reads nothing that the program can see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) };
         }
-        let level = self.levels[context.level - 1];
-        if context.index >= level.counts.items {
-            return 0..0;
-        }
-        let file = self.bytes.get();
-        let start = level.child_starts.u64(file, context.index);
-        let end = level.child_starts.u64(file, context.index + 1).min(self.levels[context.level].counts.items);
-        start.min(end)..end
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
     }
 }
 
-pub(crate) fn section_bytes<'a>(file: &'a [u8], section: &Section) -> &'a [u8] {
-    let end = section.offset.saturating_add(section.bytes);
-    file.get(section.offset as usize..end as usize).unwrap_or_default()
+impl Node {
+    pub(crate) fn new(count: u64, follow: Follow) -> Self {
+        Self { count, follow }
+    }
+
+    pub(crate) fn follow(&self) -> Follow {
+        self.follow
+    }
 }
 
-impl Array {
+impl Candidates {
+    /// Take ascending tokens, each once, for look-ups in an index. Nothing is allocated when there was room for as many.
     #[inline]
-    pub fn u32(self, file: &[u8], index: u64) -> u32 {
-        if index < self.items {
-            u32_at(file, self.start + index as usize * 4)
-        } else {
-            0
-        }
+    pub fn set(&mut self, index: &Index, tokens: &[u32]) {
+        self.fill(index.spread, index.header.vocab_size, tokens);
     }
+}
 
-    #[inline]
-    pub fn u64(self, file: &[u8], index: u64) -> u64 {
-        if index < self.items {
-            u64_at(file, self.start + index as usize * 8)
-        } else {
-            0
-        }
-    }
-
-    /// First position in an ascending range whose u32 is not below `token`: steps that double, then halves.
-    #[inline]
-    fn lower_bound(self, file: &[u8], range: Range<u64>, token: u32) -> u64 {
-        let (mut low, end) = (range.start, range.end);
-        let mut step = 1;
-        let mut high = low;
-        while high < end && self.u32(file, high) < token {
-            low = high + 1;
-            high = low + step;
-            step *= 2;
-        }
-        high = high.min(end);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.u32(file, middle) < token {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
+/// Count and follow of a row; zeros beyond the last one.
+#[inline]
+pub(crate) fn row(section: &[u8], number: u64) -> (u64, u64) {
+    let Some(start) = usize::try_from(number).ok().and_then(|number| number.checked_mul(ROW_BYTES)) else {
+        return (0, 0);
+    };
+    match section.get(start..).and_then(|rest| rest.first_chunk::<ROW_BYTES>()) {
+        Some(row) => (u64_at(row, 0), u64_at(row, 8)),
+        None => (0, 0),
     }
 }

@@ -6,7 +6,6 @@ mod common;
 
 use ngram_index::builder::Builder;
 use ngram_index::error::Error;
-use ngram_index::score::score;
 use proptest::prelude::*;
 
 fn corpus() -> impl Strategy<Value = (Vec<Vec<u32>>, usize, u64)> {
@@ -20,7 +19,7 @@ fn corpus() -> impl Strategy<Value = (Vec<Vec<u32>>, usize, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(common::cases(64))]
 
     #[test]
     fn equal_a_hash_map((documents, order, vocab) in corpus()) {
@@ -32,26 +31,20 @@ proptest! {
         for (length, nodes) in index.header().nodes.iter().enumerate() {
             prop_assert_eq!(*nodes as usize, expected.keys().filter(|path| path.len() == length + 1).count());
         }
-        prop_assert_eq!(common::stored(&index), expected);
-    }
-
-    #[test]
-    fn scores_are_frequencies_after_the_longest_known_suffix(
-        context in prop::collection::vec(0_u32..55, 0..6), order in 2_usize..=5,
-    ) {
-        let documents = common::documents(20, 40, 50);
-        let index = common::index(&documents, order, 50);
-        let counts = common::naive(&documents, order);
-        let candidates: Vec<u32> = (0..55).rev().collect();
-        for (token, score) in candidates.iter().zip(score(&index, &context, &candidates)) {
-            let lengths = (1..order.min(context.len() + 1)).rev();
-            let mut suffixes = lengths.map(|length| &context[context.len() - length..]);
-            let known = suffixes.find(|suffix| counts.contains_key(&[*suffix, &[*token]].concat()));
-            let expected = known.map_or(0.0, |suffix| {
-                counts[&[suffix, &[*token]].concat()] as f32 / counts[suffix] as f32
-            });
-            prop_assert_eq!(score.probability, expected);
-            prop_assert_eq!(usize::from(score.matched), known.map_or(0, <[u32]>::len));
+        prop_assert_eq!(&common::stored(&index), &expected);
+        for (tokens, count) in &expected {
+            prop_assert_eq!(index.count(tokens), *count);
+            let (last, context) = tokens.split_last().unwrap();
+            if !context.is_empty() {
+                prop_assert!(index.successors(context).contains(&(*last, *count)));
+            }
+        }
+        for tokens in expected.keys() {
+            for other in [0, 4, vocab as u32 - 1, vocab as u32] {
+                let mut changed = tokens.clone();
+                *changed.last_mut().unwrap() = other;
+                prop_assert_eq!(index.count(&changed), expected.get(&changed).copied().unwrap_or(0));
+            }
         }
     }
 }
@@ -91,7 +84,7 @@ fn a_stopped_build_leaves_the_old_file() {
     let path = folder.path().join("index.ngx");
     common::write(&path, &[vec![1, 2, 3]], 3, 10).unwrap();
     let old = std::fs::read(&path).unwrap();
-    for stage in ["sort", "count", "write"] {
+    for stage in ["sort", "count", "table", "write"] {
         let mut builder = Builder::new(3, 10).unwrap();
         builder.add(&[4_u32, 5, 6], &[0, 3]).unwrap();
         let mut stop = |at: ngram_index::progress::Stage, _, _| {

@@ -29,7 +29,7 @@ fn documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(common::cases(48))]
 
     #[test]
     fn parts_add_up_to_the_whole((a, b, order) in (documents(), documents(), 2_usize..=5)) {

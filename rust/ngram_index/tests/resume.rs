@@ -43,7 +43,7 @@ fn finish(builder: Builder, path: &Path) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(6))]
+    #![proptest_config(common::cases(6))]
 
     #[test]
     fn any_cuts_give_the_same_file(

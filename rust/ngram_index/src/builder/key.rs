@@ -1,7 +1,8 @@
 //! N-grams as integers that sort like their tokens, a shorter one before its continuations.
 
-use crate::error::{Error, Result};
-use crate::format::{MAX_ORDER, MAX_VOCAB, MIN_ORDER};
+use crate::error::Result;
+use crate::format::MAX_ORDER;
+use crate::writer::check_shape;
 
 /// An unsigned integer wide enough for `order` digits.
 pub(crate) trait Key: Copy + Ord + Send + Sync + 'static {
@@ -76,20 +77,8 @@ pub(crate) struct Packing {
 
 impl Packing {
     pub fn new(order: usize, vocab_size: u64) -> Result<Self> {
-        if !(MIN_ORDER..=MAX_ORDER).contains(&order) {
-            let message = format!("must be {MIN_ORDER} to {MAX_ORDER}, got {order}");
-            return Err(Error::invalid("order", message));
-        }
-        if !(1..=MAX_VOCAB).contains(&vocab_size) {
-            let message = format!("must be 1 to {MAX_VOCAB}, got {vocab_size}");
-            return Err(Error::invalid("vocab_size", message));
-        }
+        check_shape(order, vocab_size)?;
         let bits = u64::BITS - vocab_size.leading_zeros();
-        if bits * order as u32 > u128::BITS {
-            let limit = 1_u64 << (u128::BITS / order as u32);
-            let message = format!("must be less than {limit} at order {order}, got {vocab_size}; lower the order");
-            return Err(Error::invalid("vocab_size", message));
-        }
         Ok(Self {
             order,
             vocab_size,

@@ -92,7 +92,7 @@ impl Output<'_, '_> {
         mut histogram: Option<&mut Histogram>,
     ) -> Result<Header> {
         let Packing { order, vocab_size, .. } = self.packing;
-        let mut writer = IndexWriter::new(journal.folder(), order, vocab_size, self.memory / 4 * 3)?;
+        let mut writer = IndexWriter::new(path, journal.folder(), order, vocab_size, self.memory / 4 * 3)?;
         if min_counts != [1; MAX_ORDER] {
             let renormalise = self.pruning.renormalise;
             writer.prune(Prune {
@@ -120,7 +120,7 @@ impl Output<'_, '_> {
             }
         })?;
         let manifest = manifest(self.manifest, &min_counts[..order], self.pruning.renormalise);
-        writer.finish(path, self.fingerprint, &manifest, self.progress)
+        writer.finish(self.fingerprint, &manifest, self.progress)
     }
 
     /// Write with ever higher thresholds until the file is small enough.

@@ -96,9 +96,15 @@ impl Import<'_> {
             progress: &mut *progress,
         };
         let ngrams = join.run(named.finish()?, children.finish()?)?;
-        let mut writer = IndexWriter::new(scratch.path(), packing.order, packing.vocab_size, self.memory / 2)?;
+        let mut writer = IndexWriter::new(
+            self.path,
+            scratch.path(),
+            packing.order,
+            packing.vocab_size,
+            self.memory / 2,
+        )?;
         write(&input, packing, nodes, ngrams, &mut writer, progress)?;
-        writer.finish(self.path, self.fingerprint, self.manifest, progress)
+        writer.finish(self.fingerprint, self.manifest, progress)
     }
 }
 

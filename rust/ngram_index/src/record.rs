@@ -1,0 +1,380 @@
+//! The continuations of one n-gram of length order - 1, with their counts.
+//!
+//! Spread tokens ascend; they lie evenly, so a directory of blocks finds one in a long list without a search. Packed
+//! lowest bit first, from a whole byte on:
+//!
+//! - head, short form for 1 to 16 continuations with counts of at most 128: bit 0 is 0, bits 1 to 3 the width c of a
+//!   count, bits 4 to 7 the number n of continuations less 1;
+//! - head, long form: bit 0 is 1, bits 1 to 5 c, bits 6 and 7 the bytes s of a size (1, 2 or 4; coded 0, 1, 2); n in s
+//!   bytes; number e of large counts in s bytes; one byte with their width x;
+//! - directory of 2^b blocks, b = floor(log2 n) - 3 if n >= 128, else b = 0: for each block but the first the number of
+//!   continuations before it, in as many bits as n has;
+//! - spread tokens without their b highest bits, which are the block;
+//! - counts less 1 in c bits; where e > 0, all ones stands for a large one;
+//! - e positions of large counts, ascending, in as many bits as n has, then the large counts themselves in x bits.
+
+use crate::bits::{BitWriter, bits, mask, read, read_wide};
+use crate::candidates::Candidates;
+
+/// Shortest list with a directory.
+const DIRECTORY_FROM: u64 = 128;
+/// Continuations for each candidate from which on looking each candidate up is faster than reading the whole list.
+const SCAN_FACTOR: u64 = 5;
+/// Bits by which a block is shorter than its list: blocks hold 8 to 16.
+const BLOCK_BITS: u32 = 3;
+/// Widest count that is not a large one.
+const MAX_COUNT_BITS: u32 = 31;
+
+/// The head of a record, and where its parts are (bit offsets in the section).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    bytes: &'a [u8],
+    len: u64,
+    block_bits: u32,
+    low_bits: u32,
+    len_bits: u32,
+    count_bits: u32,
+    large: u64,
+    large_bits: u32,
+    directory: u64,
+    lows: u64,
+    counts: u64,
+    positions: u64,
+}
+
+impl<'a> Record<'a> {
+    /// The record at a byte of the section, for tokens of `token_bits` bits; one that does not fit into the section is empty.
+    #[inline]
+    pub fn at(bytes: &'a [u8], offset: u64, token_bits: u32) -> Self {
+        let offset = offset.min(bytes.len() as u64);
+        let head = read(bytes, offset * 8, 56);
+        let (len, large, large_bits, count_bits, head_bytes) = if head & 1 == 0 {
+            ((head >> 4 & 15) + 1, 0, 0, (head >> 1 & 7) as u32, 1)
+        } else {
+            let size = 1_u64 << (head >> 6 & 3).min(2);
+            let word = read(bytes, (offset + 1) * 8, 56) | read(bytes, (offset + 8) * 8, 8) << 56;
+            let width = size as u32 * 8;
+            let (len, large) = (word & mask(width), word >> width & mask(width));
+            let large_bits = bytes.get((offset + 1 + 2 * size) as usize).copied().unwrap_or(0);
+            (
+                len,
+                large,
+                u32::from(large_bits).min(64),
+                (head >> 1 & 31) as u32,
+                2 + 2 * size,
+            )
+        };
+        let block_bits = if len >= DIRECTORY_FROM {
+            (bits(len) - 1 - BLOCK_BITS).min(token_bits)
+        } else {
+            0
+        };
+        let (low_bits, len_bits) = (token_bits - block_bits, bits(len));
+        let directory = (offset + head_bytes) * 8;
+        let lows = directory + ((1 << block_bits) - 1) * u64::from(len_bits);
+        let counts = lows + len * u64::from(low_bits);
+        let positions = counts + len * u64::from(count_bits);
+        let end = positions + large * u64::from(len_bits + large_bits);
+        let mut record = Self {
+            bytes,
+            len,
+            block_bits,
+            low_bits,
+            len_bits,
+            count_bits,
+            large,
+            large_bits,
+            directory,
+            lows,
+            counts,
+            positions,
+        };
+        if end > bytes.len() as u64 * 8 || large > len {
+            (record.len, record.block_bits) = (0, 0);
+        }
+        record
+    }
+
+    /// Number of continuations.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Where the n-th block starts; the list's length for the one after the last.
+    #[inline]
+    fn block(&self, block: u64) -> u64 {
+        if block == 0 {
+            0
+        } else if block >> self.block_bits != 0 {
+            self.len
+        } else {
+            let start = read(
+                self.bytes,
+                self.directory + (block - 1) * u64::from(self.len_bits),
+                self.len_bits,
+            );
+            start.min(self.len)
+        }
+    }
+
+    #[inline]
+    fn low(&self, at: u64) -> u64 {
+        read(self.bytes, self.lows + at * u64::from(self.low_bits), self.low_bits)
+    }
+
+    /// Count of the continuation at a position.
+    #[inline]
+    fn count(&self, at: u64) -> u64 {
+        let short = read(
+            self.bytes,
+            self.counts + at * u64::from(self.count_bits),
+            self.count_bits,
+        );
+        if self.large > 0 && short == mask(self.count_bits) {
+            return self.large_count(at);
+        }
+        short + 1
+    }
+
+    fn large_count(&self, at: u64) -> u64 {
+        let position = |i: u64| read(self.bytes, self.positions + i * u64::from(self.len_bits), self.len_bits);
+        let (mut low, mut high) = (0, self.large);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if position(middle) < at {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        if low == self.large || position(low) != at {
+            return 0; // only in a damaged file
+        }
+        let values = self.positions + self.large * u64::from(self.len_bits);
+        read_wide(self.bytes, values + low * u64::from(self.large_bits), self.large_bits)
+    }
+
+    /// Set `counts[i]` to how often the i-th candidate was seen, 0 if never.
+    #[inline]
+    pub fn look_up(&self, candidates: &Candidates, counts: &mut [u64]) {
+        counts.fill(0);
+        if self.len <= candidates.len() as u64 * SCAN_FACTOR || self.block_bits == 0 {
+            self.scan(candidates, counts);
+        } else {
+            for (spread, count) in candidates.spread().iter().zip(counts) {
+                if let Some(at) = self.find(*spread) {
+                    *count = self.count(at);
+                }
+            }
+        }
+    }
+
+    fn scan(&self, candidates: &Candidates, counts: &mut [u64]) {
+        let mut at = 0;
+        for block in 0..1_u64 << self.block_bits {
+            let high = (block << self.low_bits) as u32;
+            let end = self.block(block + 1);
+            while at < end {
+                if let Some(count) = candidates.position(high | self.low(at) as u32).and_then(|i| counts.get_mut(i)) {
+                    *count = self.count(at);
+                }
+                at += 1;
+            }
+        }
+    }
+
+    /// Position of a spread token.
+    #[inline]
+    fn find(&self, spread: u32) -> Option<u64> {
+        let block = u64::from(spread) >> self.low_bits;
+        if block >> self.block_bits != 0 {
+            return None;
+        }
+        let (mut at, end) = (self.block(block), self.block(block + 1));
+        let low = u64::from(spread) & mask(self.low_bits);
+        while at < end {
+            let found = self.low(at);
+            if found >= low {
+                return (found == low).then_some(at);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// All continuations: spread token and count, ascending.
+    pub fn iter(self) -> impl Iterator<Item = (u32, u64)> + 'a {
+        (0..1_u64 << self.block_bits).flat_map(move |block| {
+            let high = (block << self.low_bits) as u32;
+            (self.block(block)..self.block(block + 1)).map(move |at| (high | self.low(at) as u32, self.count(at)))
+        })
+    }
+}
+
+/// Writes records.
+#[derive(Default)]
+pub(crate) struct Encoder {
+    out: BitWriter,
+}
+
+impl Encoder {
+    /// The record of at least one continuation, spread tokens of `token_bits` bits ascending, counts from 1.
+    pub fn encode(&mut self, children: &[(u32, u64)], token_bits: u32) -> &[u8] {
+        let len = children.len() as u64;
+        let (count_bits, large, large_bits) = count_widths(children);
+        let out = &mut self.out;
+        out.clear();
+        if len <= 16 && count_bits <= 7 && large == 0 {
+            out.push(u64::from(count_bits) << 1 | (len - 1) << 4, 8);
+        } else {
+            let size = match len {
+                0..=0xFF => 0,
+                0x100..=0xFFFF => 1,
+                _ => 2,
+            };
+            out.push(1 | u64::from(count_bits) << 1 | size << 6, 8);
+            out.push(len, 8 << size);
+            out.push(large, 8 << size);
+            out.push(u64::from(large_bits), 8);
+        }
+        let block_bits = if len >= DIRECTORY_FROM {
+            bits(len) - 1 - BLOCK_BITS
+        } else {
+            0
+        };
+        let (low_bits, len_bits) = (token_bits - block_bits, bits(len));
+        let mut at = 0;
+        for block in 1..1_u64 << block_bits {
+            while at < len && u64::from(children[at as usize].0) >> low_bits < block {
+                at += 1;
+            }
+            out.push(at, len_bits);
+        }
+        for (spread, _) in children {
+            out.push(u64::from(*spread) & mask(low_bits), low_bits);
+        }
+        let direct = |count: u64| large == 0 || count - 1 < mask(count_bits);
+        for (_, count) in children {
+            out.push(if direct(*count) { count - 1 } else { mask(count_bits) }, count_bits);
+        }
+        for (at, _) in children.iter().enumerate().filter(|(_, child)| !direct(child.1)) {
+            out.push(at as u64, len_bits);
+        }
+        for (_, count) in children.iter().filter(|child| !direct(child.1)) {
+            out.push(*count, large_bits);
+        }
+        out.finish()
+    }
+}
+
+/// Width of a count, number of large counts and their width, so that all together take the fewest bits.
+fn count_widths(children: &[(u32, u64)]) -> (u32, u64, u32) {
+    let len_bits = bits(children.len() as u64);
+    let mut by_bits = [0_u64; 65]; // how many counts less 1 have this many bits
+    let mut escapes = [0_u64; 65]; // how many counts less 1 are all ones in this many bits
+    let mut largest = 0;
+    for (_, count) in children {
+        let width = bits(count - 1);
+        by_bits[width as usize] += 1;
+        if count - 1 == mask(width) {
+            escapes[width as usize] += 1;
+        }
+        largest = largest.max(*count);
+    }
+    let widest = bits(largest - 1);
+    let len = children.len() as u64;
+    let mut best = (widest, 0, 0);
+    let mut cost = len * u64::from(widest);
+    let top = widest.min(MAX_COUNT_BITS);
+    let mut above: u64 = by_bits[top as usize + 1..].iter().sum();
+    for width in (1..=top).rev() {
+        let large = above + escapes[width as usize];
+        above += by_bits[width as usize];
+        let this = len * u64::from(width) + large * u64::from(len_bits + bits(largest));
+        if large > 0 && (this < cost || best.0 > MAX_COUNT_BITS) {
+            (best, cost) = ((width, large, bits(largest)), this);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn lists() -> impl Strategy<Value = (u32, BTreeMap<u32, u64>)> {
+        (7_u32..=18).prop_flat_map(|bits| {
+            let count =
+                prop_oneof![4 => 1..4_u64, 2 => 1..300_u64, 1 => any::<u64>().prop_map(|x| (x >> (x % 64)).max(1))];
+            let token = 0..1_u32 << bits;
+            let sizes = prop_oneof![4 => 1..20_usize, 2 => 20..400_usize, 1 => 400..3000_usize];
+            (
+                Just(bits),
+                sizes.prop_flat_map(move |size| prop::collection::btree_map(token.clone(), count.clone(), 1..=size)),
+            )
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        #[test]
+        fn what_was_written_is_read((bits, list) in lists(), others in prop::collection::vec(any::<u32>(), 0..30)) {
+            let children: Vec<(u32, u64)> = list.iter().map(|(token, count)| (*token, *count)).collect();
+            let mut section = vec![0xAB; 5];
+            section.extend_from_slice(Encoder::default().encode(&children, bits));
+            section.extend_from_slice(&[0; 16]);
+            let record = Record::at(&section, 5, bits);
+            prop_assert_eq!(record.iter().collect::<Vec<_>>(), children.clone());
+
+            let spread = crate::spread::Spread::new(bits);
+            let wanted = others.iter().map(|token| token & mask(bits) as u32);
+            let wanted = wanted.chain(children.iter().step_by(1 + children.len() / 7).map(|child| child.0));
+            let mut tokens: Vec<u32> = wanted.map(|value| spread.token(value)).collect();
+            tokens.sort_unstable();
+            tokens.dedup();
+            let mut candidates = Candidates::default();
+            candidates.fill(spread, u64::from(u32::MAX), &tokens);
+            let mut counts = vec![7; tokens.len()];
+            record.look_up(&candidates, &mut counts);
+            let expected: Vec<u64> =
+                tokens.iter().map(|token| list.get(&spread.spread(*token)).copied().unwrap_or(0)).collect();
+            prop_assert_eq!(&counts, &expected);
+            let mut scanned = vec![0; tokens.len()];
+            record.scan(&candidates, &mut scanned);
+            prop_assert_eq!(&scanned, &expected);
+        }
+
+        #[test]
+        fn any_bytes_are_some_list(bytes in prop::collection::vec(any::<u8>(), 0..200), offset in 0..220_u64, bits in 1_u32..=31) {
+            let record = Record::at(&bytes, offset, bits);
+            let listed = record.iter().count() as u64;
+            prop_assert!(listed <= 8 * bytes.len() as u64);
+            let mut candidates = Candidates::default();
+            candidates.fill(crate::spread::Spread::new(bits), 1 << bits, &[0, 1, 5]);
+            let mut counts = [0; 3];
+            record.look_up(&candidates, &mut counts);
+            record.scan(&candidates, &mut counts);
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        let size = |counts: &[u64]| {
+            let children: Vec<(u32, u64)> =
+                counts.iter().enumerate().map(|(i, count)| (i as u32 * 100, *count)).collect();
+            Encoder::default().encode(&children, 16).len()
+        };
+        assert_eq!(size(&[1, 1]), 1 + 4); // head and two tokens, counts take no bits
+        assert_eq!(size(&[2, 1]), 1 + 4 + 1);
+        assert_eq!(size(&[1; 16]), 1 + 32);
+        assert_eq!(size(&[1; 17]), 4 + 34);
+        // One large count among small ones: 20 counts of 1 bit, a position of 5 bits, a count of 20 bits.
+        let mut counts = vec![1; 20];
+        counts[7] = 1_000_000;
+        assert_eq!(size(&counts), 4 + 40 + (20 + 5 + 20_usize).div_ceil(8));
+    }
+}
