@@ -148,11 +148,13 @@ fn a_changed_run_is_found_before_anything_is_written() {
 #[test]
 fn a_size_target_prunes_the_longest_first() {
     // Products make some tokens frequent and most n-grams rare.
-    let numbers = common::documents(300, 60, 7).concat();
-    let documents: Vec<Vec<u32>> = numbers
-        .windows(50)
-        .map(|w| w.iter().zip(&w[7..]).map(|(a, b)| (a * b * 5 + w[0] * w[1] + w[9]) % 50).collect())
-        .collect();
+    let mut state = 1_u64;
+    let mut below = |limit: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % limit
+    };
+    let documents: Vec<Vec<u32>> =
+        (0..300).map(|_| (0..100).map(|_| (below(VOCAB) * below(VOCAB) / VOCAB) as u32).collect()).collect();
     let folder = tempfile::tempdir().unwrap();
     let build = |pruning: Pruning, name: &str| {
         let path = folder.path().join(name);
