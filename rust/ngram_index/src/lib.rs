@@ -14,11 +14,14 @@ pub mod header;
 pub mod import_trie;
 mod lines;
 pub mod merge;
+pub mod numa;
+pub mod prefault;
 pub mod progress;
 #[cfg(feature = "python")]
 mod python;
 pub mod reader;
 mod record;
+mod residency;
 mod scatter;
 pub mod score;
 pub mod search;
