@@ -55,7 +55,7 @@ def build_index(
     reading, pruning = reading or Reading(), pruning or Pruning()
     sources = find_sources(inputs, reading)
     work = output.with_name(output.name + ".build")
-    if restart:
+    if restart and (work / "journal.json").exists():
         shutil.rmtree(work, ignore_errors=True)
     identity = _identity(sources, reading, order=order, vocab_size=vocab_size, fingerprint=fingerprint)
     with index_errors():

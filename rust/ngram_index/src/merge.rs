@@ -104,6 +104,7 @@ impl Merge<'_> {
             form: Form::Nodes,
             memory: self.memory,
             pruning: self.pruning.clone(),
+            staging: true,
             path: self.path,
             fingerprint: &indexes[0].header().fingerprint,
             manifest: self.manifest,

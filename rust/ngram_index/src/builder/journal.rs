@@ -4,6 +4,7 @@
 //! folder that it does not name are left over from a kill and are removed.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::output::STAGED;
 use super::place::Mark;
 use super::run::RunInfo;
 use crate::error::{Error, Result};
@@ -45,7 +47,11 @@ impl Journal {
     pub fn open(folder: &Path, identity: &str) -> Result<Self> {
         let identity: Value = serde_json::from_str(identity)
             .map_err(|error| Error::invalid("identity", format!("must be JSON: {error}")))?;
-        fs::create_dir_all(folder).map_err(|error| Error::io("write", folder, error))?;
+        match fs::create_dir(folder) {
+            Ok(()) => (),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => check_ours(folder)?,
+            Err(error) => return Err(Error::io("write", folder, error)),
+        }
         let lock = lock(folder)?;
         let state = match read(&folder.join(NAME))? {
             Some(state) => {
@@ -153,8 +159,7 @@ impl Journal {
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
-            let ours = name.to_str().is_some_and(|name| name.ends_with(".run") || name.ends_with(".tmp"));
-            if ours && !known.contains(name.to_str().unwrap_or_default()) {
+            if is_ours(&name) && !known.contains(name.to_str().unwrap_or_default()) {
                 fs::remove_file(entry.path()).map_err(failed)?;
             }
         }
@@ -198,6 +203,29 @@ fn read(path: &Path) -> Result<Option<State>> {
 fn restart(path: &Path, problem: &str) -> Error {
     let message = format!("{} {problem}; start over with --restart", path.display());
     Error::invalid("--restart", message)
+}
+
+/// Whether a build made a file of this name.
+fn is_ours(name: &OsStr) -> bool {
+    let name = name.to_str().unwrap_or_default();
+    name == LOCK || name.starts_with(NAME) || name.ends_with(".run") || name.starts_with(STAGED)
+}
+
+/// Keep out of a folder that is somebody else's: it is removed in the end.
+fn check_ours(folder: &Path) -> Result<()> {
+    let failed = |error| Error::io("look into", folder, error);
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        if !is_ours(&name) {
+            let message = format!(
+                "{} is in the way: it holds {}; move it",
+                folder.display(),
+                name.display()
+            );
+            return Err(Error::invalid("output", message));
+        }
+    }
+    Ok(())
 }
 
 /// Refuse to go on with other settings or inputs, naming the first that differs.

@@ -218,6 +218,7 @@ impl Builder {
             form: output::Form::Windows,
             memory: self.memory,
             pruning: self.pruning,
+            staging: self.scratch.is_none(),
             path,
             fingerprint,
             manifest,

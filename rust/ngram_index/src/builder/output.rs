@@ -1,7 +1,7 @@
 //! Merged runs into an index file, pruned to thresholds or to a size.
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,8 @@ use crate::writer::{IndexWriter, Prune};
 
 /// Attempts to reach a size: the sizes of n-grams of a length change a little with their number.
 const ATTEMPTS: usize = 6;
-const ATTEMPT: &str = "attempt.ngx.tmp";
+/// The index in the work folder until it is complete, so that a killed build leaves nothing beside it.
+pub(crate) const STAGED: &str = "index.ngx";
 
 /// Which n-grams an index leaves out.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +67,8 @@ pub(crate) struct Output<'a, 'b> {
     pub form: Form,
     pub memory: usize,
     pub pruning: Pruning,
+    /// Whether the folder of the runs is on the file system of `path`.
+    pub staging: bool,
     pub path: &'a Path,
     pub fingerprint: &'a str,
     pub manifest: &'a str,
@@ -78,21 +81,25 @@ impl Output<'_, '_> {
         let least = self.pruning.thresholds(self.packing.order)?;
         reduce::<K>(&mut journal, self.memory / 2, self.progress)?;
         let (header, kept) = match self.pruning.target_bytes {
-            None => (self.write::<K>(&journal, self.path, least, None)?, least),
+            None => (self.write::<K>(&journal, least, None)?, least),
             Some(target) => self.shrink::<K>(&journal, least, target)?,
         };
+        if let Some(staged) = self.staged(&journal) {
+            fs::rename(staged, self.path).map_err(|error| Error::io("rename the new index to", self.path, error))?;
+            sync_folder(self.path);
+        }
         Ok(((header, kept[..self.packing.order].to_vec()), journal))
     }
 
     fn write<K: Key>(
         &mut self,
         journal: &Journal,
-        path: &Path,
         min_counts: [u64; MAX_ORDER],
         mut histogram: Option<&mut Histogram>,
     ) -> Result<Header> {
         let Packing { order, vocab_size, .. } = self.packing;
-        let mut writer = IndexWriter::new(path, journal.folder(), order, vocab_size, self.memory / 4 * 3)?;
+        let path = self.staged(journal).unwrap_or_else(|| self.path.to_owned());
+        let mut writer = IndexWriter::new(&path, journal.folder(), order, vocab_size, self.memory / 4 * 3)?;
         if min_counts != [1; MAX_ORDER] {
             let renormalise = self.pruning.renormalise;
             writer.prune(Prune {
@@ -123,6 +130,10 @@ impl Output<'_, '_> {
         writer.finish(self.fingerprint, &manifest, self.progress)
     }
 
+    fn staged(&self, journal: &Journal) -> Option<PathBuf> {
+        self.staging.then(|| journal.folder().join(STAGED))
+    }
+
     /// Write with ever higher thresholds until the file is small enough.
     fn shrink<K: Key>(
         &mut self,
@@ -130,16 +141,16 @@ impl Output<'_, '_> {
         least: [u64; MAX_ORDER],
         target: u64,
     ) -> Result<(Header, [u64; MAX_ORDER])> {
-        let attempt = journal.folder().join(ATTEMPT);
+        if !self.staging {
+            return Err(Error::invalid("target_size", "needs a builder with a work folder"));
+        }
         let mut histogram = Histogram::new();
         let mut kept = least;
-        let mut header = self.write::<K>(journal, &attempt, kept, Some(&mut histogram))?;
+        let mut header = self.write::<K>(journal, kept, Some(&mut histogram))?;
         histogram.finish();
         let mut aim = target as f64;
         for _ in 0..ATTEMPTS {
             if header.file_bytes <= target {
-                let moved = fs::rename(&attempt, self.path);
-                moved.map_err(|error| Error::io("rename the new index to", self.path, error))?;
                 return Ok((header, kept));
             }
             if kept != least {
@@ -152,12 +163,19 @@ impl Output<'_, '_> {
                 break;
             };
             kept = picked;
-            header = self.write::<K>(journal, &attempt, kept, None)?;
+            header = self.write::<K>(journal, kept, None)?;
         }
-        fs::remove_file(&attempt).map_err(|error| Error::io("remove", &attempt, error))?;
         let smallest = header.file_bytes;
         let message = format!("{target} bytes cannot be reached, the smallest index tried has {smallest}");
         Err(Error::invalid("target_size", message))
+    }
+}
+
+/// Make a rename durable, where folders can be synced.
+fn sync_folder(path: &Path) {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Ok(folder) = File::open(parent.unwrap_or(Path::new("."))) {
+        let _ = folder.sync_all();
     }
 }
 
