@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +14,10 @@ import torch
 
 from dartspec.services.common.errors import InvalidArgument, NotFound
 from dartspec.services.common.types import Sampling, Tree
-from dartspec.services.verifier.decoder import PREFILL_ROWS, Decoder, best_chain
+from dartspec.services.verifier.decoder import PREFILL_ROWS, Decoder, Work, best_chain
 from dartspec.services.verifier.engine import MAX_CREDIT
 from dartspec.services.verifier.kv_cache import rounded_capacity
 from dartspec.services.verifier.messages import Finish, Malformed, NoDraft, Round
-from dartspec.services.verifier.session import Session
 
 from .driver import GREEDY, IDLE, PATIENCE_SECONDS, FakeOwner, chain, gauges, held, running, settle
 from .tiny import CONTEXT, EOS, MAX_NODES, VOCAB, plain, random_tree, tiny_decoder
@@ -265,26 +264,26 @@ def test_an_end_in_every_phase_frees_everything(
         def leave() -> None:
             owner.close(1) if end == "close" else engine.drop(owner)
 
-        def leave_during(name: str) -> None:
-            real = getattr(decoder, name)
+        def leave_during_the_pass() -> None:
+            real = decoder.step
 
-            def pass_and_leave(*args: Any) -> Any:
+            def pass_and_leave(works: Sequence[Work]) -> Any:
                 leave()
-                return real(*args)
+                return real(works)
 
-            monkeypatch.setattr(decoder, name, pass_and_leave)
+            monkeypatch.setattr(decoder, "step", pass_and_leave)
 
         if phase == "queued":
             with held(engine):
                 owner.open(1)
                 leave()
         elif phase == "prefill":
-            leave_during("prefill")
+            leave_during_the_pass()
             owner.open(1, LONG)
             settle(engine)
             settle(engine)
         elif phase == "first pass":
-            leave_during("prefill")
+            leave_during_the_pass()
             owner.open(1)
             owner.round(1)
         elif phase == "over":
@@ -297,11 +296,11 @@ def test_an_end_in_every_phase_frees_everything(
             owner.open(1, draft_after=True)
             n = owner.round(1).n
             if phase == "verify pass":
-                leave_during("verify")
+                leave_during_the_pass()
                 owner.verify(1, n, None, draft_after=True)
                 owner.round(1)
             elif phase == "decode":
-                leave_during("verify")
+                leave_during_the_pass()
                 owner.decode(1, n, 300)
                 owner.round(1)
             else:
@@ -366,26 +365,55 @@ def test_an_idle_session_is_evicted_and_can_be_resumed(decoder: Decoder) -> None
         assert tokens + owner.round(2).token_ids == truth[:6]
 
 
-def test_a_pass_that_raises_fails_only_its_session(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    verify = decoder.verify
+def test_a_pass_that_raises_fails_the_sessions_in_it(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = decoder.step
 
-    def sometimes(session: Session, tree: Tree) -> Any:
-        if session.opened.request_id == "1":
+    def sometimes(works: Sequence[Work]) -> Any:
+        if any(work.session.opened.request_id == "1" and not work.rows for work in works):
             raise RuntimeError("no such kernel")
-        return verify(session, tree)
+        return step(works)
 
-    monkeypatch.setattr(decoder, "verify", sometimes)
+    monkeypatch.setattr(decoder, "step", sometimes)
+    with running(decoder) as engine:
+        owner = FakeOwner(engine)
+        for session in (1, 2, 3):
+            owner.open(session)
+            assert owner.round(session).n == 3
+        with held(engine):
+            owner.decode(1, 3, 3)
+            owner.decode(2, 3, 3)
+        for session in (1, 2):
+            failed = owner.failure(session)
+            assert failed.error.code is grpc.StatusCode.INTERNAL
+            assert "RuntimeError: no such kernel" in failed.error.message
+            assert failed.committed == 1
+        owner.decode(3, 3, 3)
+        assert [owner.round(3).n for _ in range(3)] == [4, 5, 6]
+        owner.close(3)
+        assert gauges(engine) == IDLE
+
+
+def test_logits_that_are_no_numbers_fail_one_session(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = decoder.target.logits
     with running(decoder) as engine:
         owner = FakeOwner(engine)
         for session in (1, 2):
             owner.open(session)
-        for session in (1, 2):
-            owner.decode(session, owner.round(session).n, 3)
+            assert owner.round(session).n == 3
+
+        def broken(hidden: torch.Tensor) -> torch.Tensor:
+            values = logits(hidden).clone()
+            values[0] = float("nan")
+            return values
+
+        with held(engine):
+            owner.decode(1, 3, 1)
+            owner.decode(2, 3, 1)
+            monkeypatch.setattr(decoder.target, "logits", broken)
         failed = owner.failure(1)
-        assert failed.error.code is grpc.StatusCode.INTERNAL
-        assert "RuntimeError: no such kernel" in failed.error.message
+        assert "NaN" in failed.error.message
         assert failed.committed == 1
-        assert [owner.round(2).n for _ in range(3)] == [4, 5, 6]
+        assert owner.round(2).n == 4
         owner.close(2)
         assert gauges(engine) == IDLE
 
@@ -544,11 +572,11 @@ def test_the_load_report_counts(decoder: Decoder) -> None:
         with held(engine):
             owner.decode(1, event.n + 1, 1)
             owner.decode(2, n, 1)
-        queued = []
-        for session in (1, 2):
+            owner.open(3)
+        for session in (1, 2, 3):
             owner.round(session)
-            queued.append(owner.load.queued)
-        assert queued == [1, 0]
+        assert owner.load.queued == 0
+        owner.close(3)
         owner.close(1)
         settle(engine)
         assert (engine.load.sessions, engine.load.kv_used) == (1, need)
