@@ -202,6 +202,8 @@ class Metrics(TypedDict):
     search_times: Times
     """A query of Search or SearchStream each."""
     score_queries: int
+    contexts: int
+    """Different contexts of each searched query whose continuations were looked up, summed."""
     nodes_by_matched: list[int]
     """Nodes of the answered trees by the tokens of the longest context that knew them as a continuation, from 0."""
     queue: tuple[int, int]
