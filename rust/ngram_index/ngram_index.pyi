@@ -202,7 +202,7 @@ class Loading:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes in memory so far, and bytes in all; (0, 0) before the file is open and when there is nothing to read."""
+        """Bytes in memory so far, and bytes in all; (0, 0) before the file is open and when nothing is to be read."""
 
     @property
     def finished(self) -> bool:
