@@ -158,6 +158,7 @@ fn pruning(min_counts: Vec<u64>, renormalise: bool, target_bytes: Option<u64>) -
 /// Import the public implementation's `.trie` file; returns distinct n-grams by length.
 #[pyfunction]
 #[pyo3(signature = (source, path, vocab_size, fingerprint, manifest = "{}", progress = None, memory = DEFAULT_MEMORY))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 pub(super) fn import_trie(
     py: Python,
     source: PathBuf,
@@ -186,6 +187,7 @@ pub(super) fn import_trie(
     sources, path, manifest = "{}", progress = None, memory = DEFAULT_MEMORY, min_counts = Vec::new(),
     renormalise = false, target_bytes = None,
 ))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 pub(super) fn merge(
     py: Python,
     sources: Vec<(PathBuf, f64)>,
