@@ -6,6 +6,7 @@ x[0..length-1] in order, and no pass reads a position at or after ``length`` tha
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -40,13 +41,13 @@ class Slab:
 
 
 class KVCache:
-    """One session's slot."""
+    """One session's slot. It is given back by ``release``, at the latest when nobody holds the cache any more."""
 
     def __init__(self, pool: KVPool, slab: Slab, slot: int) -> None:
         self.slab = slab
         self.slot = slot
         self.length = 0
-        self._pool: KVPool | None = pool
+        self.release = weakref.finalize(self, pool.take_back, slab, slot)
 
     @property
     def capacity(self) -> int:
@@ -66,12 +67,6 @@ class KVCache:
             index = torch.tensor(rows, device=data.device) + self.length
             data[:, :, :, self.length : self.length + count] = data.index_select(3, index)
         self.length += count
-
-    def release(self) -> None:
-        """Give the slot back; a second time does nothing."""
-        if self._pool is not None:
-            self._pool.take_back(self.slab, self.slot)
-            self._pool = None
 
 
 class KVPool:
@@ -95,6 +90,11 @@ class KVPool:
         slot = min(slab.free)
         slab.free.remove(slot)
         return KVCache(self, slab, slot)
+
+    @property
+    def taken(self) -> int:
+        """Slots that sessions hold."""
+        return sum(slab.data.shape[2] - len(slab.free) for slabs in self.slabs.values() for slab in slabs)
 
     def take_back(self, slab: Slab, slot: int) -> None:
         """A slot is free again; a slab without sessions gives its memory back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -34,9 +35,15 @@ def decoder() -> Decoder:
 def test_interleaved_sessions_give_their_plain_answers(decoder: Decoder) -> None:
     rng = random.Random(0)
     cases = []
-    for number in range(6):
+    for number in range(32):
         prompt = [rng.randrange(3, VOCAB) for _ in range(rng.randint(1, 40))]
-        sampling = replace(HOT, temperature=rng.choice([0.0, 0.7, 1.3]), max_tokens=rng.randint(20, 40))
+        sampling = replace(
+            HOT,
+            temperature=rng.choice([0.0, 0.7, 1.3]),
+            max_tokens=rng.randint(20, 40),
+            repetition_penalty=rng.choice([1.0, 1.3]),
+            top_p=rng.choice([0.8, 1.0]),
+        )
         cases.append((prompt, sampling, number))
     truths = [plain(decoder, *case) for case in cases]
     with running(decoder) as engine:
@@ -48,7 +55,7 @@ def test_interleaved_sessions_give_their_plain_answers(decoder: Decoder) -> None
             events.append(owners[number % 2].round(number // 2 + 1))
         answers = [list(event.token_ids) for event in events]
         while running_now := [i for i, event in enumerate(events) if event.finish is None]:
-            # All at once, so that their passes alternate.
+            # All at once, so that they share a pass.
             with held(engine):
                 for i in running_now:
                     owner, session = owners[i % 2], i // 2 + 1
@@ -586,6 +593,8 @@ def test_the_load_report_counts(decoder: Decoder) -> None:
 
 def test_hundreds_of_sessions_ended_at_random_leave_nothing(decoder: Decoder) -> None:
     rng = random.Random(7)
+    gc.collect()
+    taken = decoder.target.pool.taken
     with running(decoder, sessions=12) as engine:
         owners = [FakeOwner(engine) for _ in range(3)]
         last = [0, 0, 0]
@@ -618,9 +627,9 @@ def test_hundreds_of_sessions_ended_at_random_leave_nothing(decoder: Decoder) ->
         for owner in owners:
             engine.drop(owner)
         assert gauges(engine) == IDLE
-        assert engine.call(lambda: (len(engine._sessions), len(engine._ready), len(engine._highest))).result(
-            PATIENCE_SECONDS
-        ) == (0, 0, 0)
+        held_by_engine = engine.call(lambda: (len(engine._sessions), len(engine._ready), len(engine._highest)))
+        assert held_by_engine.result(PATIENCE_SECONDS) == (0, 0, 0)
+        assert decoder.target.pool.taken == taken
 
 
 def test_a_call_runs_on_the_engine_thread_and_brings_back_its_result_or_error(decoder: Decoder) -> None:
