@@ -16,6 +16,8 @@ from dartspec.services.common.fingerprint import digest
 from dartspec.v1 import ngram_pb2, ngram_pb2_grpc
 
 NO_INDEX = "none"
+# Format of the files; one in the cache from another version of the program has another name.
+FILE_FORMAT = 2
 CALL_SECONDS = 10.0
 
 
@@ -35,7 +37,7 @@ class IndexChoice:
 def choose_index(index: str | None, model: str) -> IndexChoice | None:
     """What ``--index`` means for a model; without it the model's own corpus, if one ships. None: no index.
 
-    The file that is counted from a corpus is kept in the cache under the digest of the corpus.
+    The file that is counted from a corpus is kept in the cache under the digest of the corpus and the format of the file.
     """
     if index is not None:
         return None if index == NO_INDEX else IndexChoice(Path(index).expanduser())
@@ -43,7 +45,7 @@ def choose_index(index: str | None, model: str) -> IndexChoice | None:
     corpus = shipped / CORPUS_FILE if shipped is not None else None
     if corpus is None or not corpus.is_file():
         return None
-    return IndexChoice(cache_directory() / "index" / f"{model}-{digest(corpus.read_bytes())}.ngx", corpus)
+    return IndexChoice(cache_directory() / "index" / f"{model}-{digest(corpus.read_bytes())}.v{FILE_FORMAT}.ngx", corpus)
 
 
 def build_program(choice: IndexChoice, target: TargetDescription) -> Program:

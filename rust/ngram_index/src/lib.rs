@@ -15,9 +15,16 @@ pub mod import_trie;
 mod key;
 mod lines;
 pub mod progress;
+#[cfg(feature = "python")]
+mod python;
 pub mod reader;
 mod record;
 mod scatter;
+pub mod score;
+pub mod search;
+#[cfg(feature = "server")]
+pub mod server;
+pub mod shape;
 mod sorter;
 mod spread;
 mod tournament;

@@ -1,19 +1,7 @@
 //! How likely a token is after a context, from counts.
 
 use crate::format::MAX_ORDER;
-use crate::reader::{Context, Hit, Index};
-
-/// The contexts of a position by length: entry l is the n-gram of its last l + 1 tokens, if it was seen.
-pub type Contexts = [Option<Context>; MAX_ORDER - 1];
-
-/// Where the n-grams that end with these tokens (oldest first) are.
-pub fn contexts(index: &Index, tokens: &[u32]) -> Contexts {
-    let mut contexts = [None; MAX_ORDER - 1];
-    for (i, context) in contexts.iter_mut().enumerate().take(index.order() - 1) {
-        *context = tokens.len().checked_sub(i + 1).and_then(|start| index.context(&tokens[start..]));
-    }
-    contexts
-}
+use crate::reader::{Candidates, Index};
 
 /// Score of one candidate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,24 +12,28 @@ pub struct Score {
     pub matched: u8,
 }
 
-/// Relative frequency in the public implementation's float32 arithmetic.
-#[inline]
-pub(crate) fn frequency(count: u64, total: u64) -> f32 {
-    if total == 0 { 0.0 } else { count as f32 / total as f32 }
-}
-
 /// Scores of candidates in any order after a context, oldest token first; unknown tokens were never seen.
 pub fn score(index: &Index, context: &[u32], candidates: &[u32]) -> Vec<Score> {
     let mut scores = vec![Score::default(); candidates.len()];
-    for context in contexts(index, context).into_iter().flatten() {
-        let total = index.count(context);
+    let mut sorted = candidates.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut lookup = Candidates::default();
+    lookup.set(index, &sorted);
+    let mut counts = vec![0; sorted.len()];
+    for length in 1..index.order().min(context.len() + 1) {
+        let suffix = &context[context.len() - length..];
+        let total = index.count(suffix);
+        if total == 0 {
+            continue;
+        }
+        continuations(index, suffix, &lookup, &mut counts);
         for (score, candidate) in scores.iter_mut().zip(candidates) {
-            let mut hit = [Hit::NONE];
-            index.successors(context, &[*candidate], &mut hit);
-            if hit[0].count > 0 {
+            let count = sorted.binary_search(candidate).map_or(0, |at| counts[at]);
+            if count > 0 {
                 *score = Score {
-                    probability: frequency(hit[0].count, total),
-                    matched: context.len() as u8,
+                    probability: frequency(count as f32, total as f32),
+                    matched: length as u8,
                 };
             }
         }
@@ -49,18 +41,43 @@ pub fn score(index: &Index, context: &[u32], candidates: &[u32]) -> Vec<Score> {
     scores
 }
 
+/// How often each candidate followed a context of 1 to order - 1 tokens.
+fn continuations(index: &Index, context: &[u32], candidates: &Candidates, counts: &mut [u64]) {
+    counts.fill(0);
+    if context.len() + 1 < index.order() {
+        let mut tokens = [0; MAX_ORDER];
+        tokens[..context.len()].copy_from_slice(context);
+        for (count, token) in counts.iter_mut().zip(candidates.tokens()) {
+            tokens[context.len()] = *token;
+            let node = index.place(&tokens[..=context.len()]).and_then(|place| index.find(place));
+            *count = node.map_or(0, |node| node.count);
+        }
+        return;
+    }
+    if let Some(node) = index.context(context) {
+        index.child_counts(&node, candidates, counts);
+    }
+}
+
+/// Relative frequency in the public implementation's float32 arithmetic.
+#[inline(always)]
+pub(crate) fn frequency(count: f32, total: f32) -> f32 {
+    count / total
+}
+
 /// Unigram probability of a token, every token of the vocabulary having a share (Witten-Bell with a uniform base).
-pub(crate) fn unigram(index: &Index, token: u32) -> f32 {
+#[inline]
+pub(crate) fn unigram_share(index: &Index, count: u64) -> f32 {
     let distinct = index.distinct_unigrams().max(1) as f32;
     let uniform = 1.0 / index.vocab_size() as f32;
-    (index.unigram(token).count as f32 + distinct * uniform) / (index.windows() as f32 + distinct)
+    (count as f32 + distinct * uniform) / (index.windows() as f32 + distinct)
 }
 
 /// One step of Witten-Bell back-off: probability given the longer context from that given the shorter one.
 ///
 /// `total` is how often the context was seen and `distinct` how many different tokens followed it. A window that ends
 /// with its document counts in `total`, so a context's probabilities may sum to less than 1.
-#[inline]
-pub(crate) fn witten_bell(shorter: f32, count: u64, total: u64, distinct: u64) -> f32 {
-    (count as f32 + distinct as f32 * shorter) / (total as f32 + distinct as f32)
+#[inline(always)]
+pub(crate) fn witten_bell(shorter: f32, count: f32, total: f32, distinct: f32) -> f32 {
+    (count + distinct * shorter) / (total + distinct)
 }

@@ -144,10 +144,12 @@ impl Index {
     fn verify_children(&self, tokens: &[u32], node: &Node) -> Result<u64> {
         let Follow::Record(offset) = node.follow() else {
             let single = matches!(node.follow(), Follow::Single(_));
-            if let Follow::Single(spread) = node.follow()
-                && u64::from(self.spread.token(spread)) >= self.vocab_size()
-            {
-                return Err(self.corrupt("a token of the vocabulary".to_owned(), format!("spread {spread}")));
+            if let Follow::Single(spread) = node.follow() {
+                let token = self.spread.token(spread);
+                if u64::from(token) >= self.vocab_size() || self.spread.spread(token) != spread {
+                    let expected = format!("a continuation of {tokens:?} in the vocabulary");
+                    return Err(self.corrupt(expected, format!("spread token {spread}")));
+                }
             }
             return Ok(u64::from(single));
         };

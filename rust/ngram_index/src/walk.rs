@@ -15,7 +15,7 @@ impl Index {
         }
         if context.len() + 1 == self.order() {
             return self.context(context).map_or_else(Vec::new, |node| {
-                let mut children = self.children(&node);
+                let mut children = self.continuations(&node);
                 children.sort_unstable();
                 children
             });
@@ -31,7 +31,7 @@ impl Index {
     }
 
     /// Continuations of a node of length order - 1, in no order.
-    fn children(&self, node: &Node) -> Vec<(u32, u64)> {
+    fn continuations(&self, node: &Node) -> Vec<(u32, u64)> {
         match node.follow() {
             Follow::Distinct(_) => Vec::new(),
             Follow::Single(spread) => vec![(self.spread.token(spread), node.count)],
@@ -47,7 +47,7 @@ impl Index {
             let mut tokens = vec![0; length];
             return self.for_each_node(length - 1, 0..u64::MAX, &mut |context, node| {
                 tokens[..length - 1].copy_from_slice(context);
-                for (token, count) in self.children(&node) {
+                for (token, count) in self.continuations(&node) {
                     tokens[length - 1] = token;
                     f(&tokens, count)?;
                 }

@@ -9,11 +9,17 @@ use std::sync::LazyLock;
 
 use ngram_index::error::Error;
 use ngram_index::reader::Index;
-use ngram_index::search::{Mode, Params, Query, Searcher, Tree, feature_bin};
+use ngram_index::search::{Mode, Params, Query, Rule, Searcher, Tree, feature_bin, search_batch};
 use proptest::prelude::*;
 
 static INDEXES: LazyLock<Vec<Index>> =
     LazyLock::new(|| (2..=5).map(|order| common::index(&common::documents(30, 40, 50), order, 50)).collect());
+
+/// Of 1, 2 and 4 threads.
+static POOLS: LazyLock<Vec<rayon::ThreadPool>> = LazyLock::new(|| {
+    let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    [1, 2, 4].map(pool).into()
+});
 
 #[derive(Clone, Debug)]
 struct Input {
@@ -21,18 +27,39 @@ struct Input {
     offsets: Vec<Vec<(i32, f32)>>,
 }
 
-impl Input {
-    fn search(&self, index: &Index, params: &Params) -> Result<Tree, Error> {
-        let widths: Vec<u32> = self.offsets.iter().map(|offset| offset.len() as u32).collect();
-        let (tokens, logprobs): (Vec<i32>, Vec<f32>) = self.offsets.iter().flatten().copied().unzip();
-        let query = Query {
+/// An input as flat arrays.
+struct Flat {
+    context: Vec<u32>,
+    widths: Vec<u32>,
+    tokens: Vec<i32>,
+    logprobs: Vec<f32>,
+}
+
+impl Flat {
+    fn query(&self) -> Query<'_> {
+        Query {
             context: &self.context,
-            widths: &widths,
-            tokens: &tokens,
-            logprobs: &logprobs,
-        };
+            widths: &self.widths,
+            tokens: &self.tokens,
+            logprobs: &self.logprobs,
+        }
+    }
+}
+
+impl Input {
+    fn flat(&self) -> Flat {
+        let (tokens, logprobs) = self.offsets.iter().flatten().copied().unzip();
+        Flat {
+            context: self.context.clone(),
+            widths: self.offsets.iter().map(|offset| offset.len() as u32).collect(),
+            tokens,
+            logprobs,
+        }
+    }
+
+    fn search(&self, index: &Index, params: &Params) -> Result<Tree, Error> {
         let mut tree = Tree::default();
-        Searcher::new().search(index, &query, params, &mut tree).map(|()| tree)
+        Searcher::new().search(index, &self.flat().query(), params, &mut tree).map(|()| tree)
     }
 }
 
@@ -46,17 +73,44 @@ fn inputs() -> impl Strategy<Value = Input> {
 
 fn params() -> impl Strategy<Value = Params> {
     let mode = prop_oneof![Just(Mode::Survival), Just(Mode::Reference)];
+    let rule = prop::sample::select(vec![
+        None,
+        Some(Rule::Reference),
+        Some(Rule::StupidBackoff),
+        Some(Rule::WittenBell),
+        Some(Rule::Divided),
+    ]);
     let stops = prop::collection::vec(0_u32..50, 0..4);
-    (mode, 0_usize..40, 1_usize..8, any::<bool>(), stops, 0.0_f32..=2.0).prop_map(
-        |(mode, node_budget, beam_width, skip_ngram_at_first_level, stop_ids, ngram_weight)| Params {
-            mode,
-            node_budget,
-            beam_width,
-            skip_ngram_at_first_level,
-            stop_ids,
-            ngram_weight,
-        },
+    let rules = (rule, 0.05_f32..=1.0);
+    (
+        mode,
+        rules,
+        0_usize..40,
+        1_usize..8,
+        any::<bool>(),
+        stops,
+        0.0_f32..=2.0,
     )
+        .prop_map(
+            |(
+                mode,
+                (rule, backoff_factor),
+                node_budget,
+                beam_width,
+                skip_ngram_at_first_level,
+                stop_ids,
+                ngram_weight,
+            )| Params {
+                mode,
+                rule,
+                backoff_factor,
+                node_budget,
+                beam_width,
+                skip_ngram_at_first_level,
+                stop_ids,
+                ngram_weight,
+            },
+        )
 }
 
 fn depths(tree: &Tree) -> Vec<usize> {
@@ -67,8 +121,83 @@ fn depths(tree: &Tree) -> Vec<usize> {
     depths
 }
 
+/// Best-first as it is defined: every child of every selected node is looked up at once. What a node's children are comes
+/// from searches of a single offset, whose trees hold all candidates with their shares of probability.
+fn eager(input: &Input, index: &Index, params: &Params) -> Tree {
+    struct Found {
+        survival: f32,
+        depth: usize,
+        parent: i32,
+        token: i32,
+        bin: u16,
+        path: Vec<u32>,
+    }
+    let children = |path: &[u32], parent: i32, survival: f32| -> Vec<Found> {
+        let Some(offset) = input.offsets.get(path.len()) else {
+            return Vec::new();
+        };
+        let here = Input {
+            context: [&input.context, path].concat(),
+            offsets: vec![offset.clone()],
+        };
+        let all = Params {
+            node_budget: 1024,
+            ..params.clone()
+        };
+        let tree = here.search(index, &all).unwrap();
+        let found = (0..tree.len()).map(|i| Found {
+            survival: (survival * tree.survival[i]).max(f32::MIN_POSITIVE),
+            depth: path.len() + 1,
+            parent,
+            token: tree.tokens[i],
+            bin: (path.len() as u16) << 6 | tree.feature_bins[i],
+            path: [path, &[tree.tokens[i] as u32]].concat(),
+        });
+        found.collect()
+    };
+    let mut frontier = children(&[], 0, 1.0);
+    let mut tree = Tree::default();
+    while tree.len() < params.node_budget && !frontier.is_empty() {
+        let order = |a: &Found, b: &Found| {
+            let ties = (b.depth, b.parent, b.token).cmp(&(a.depth, a.parent, a.token));
+            a.survival.total_cmp(&b.survival).then(ties)
+        };
+        let best = (0..frontier.len()).max_by(|a, b| order(&frontier[*a], &frontier[*b])).unwrap();
+        let best = frontier.swap_remove(best);
+        tree.tokens.push(best.token);
+        tree.parents.push(best.parent);
+        tree.survival.push(best.survival);
+        tree.feature_bins.push(best.bin);
+        if !params.stop_ids.contains(&(best.token as u32)) {
+            frontier.extend(children(&best.path, tree.len() as i32, best.survival));
+        }
+    }
+    tree
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn looking_up_late_changes_nothing(input in inputs(), params in params(), which in 0..4_usize) {
+        let params = Params { mode: Mode::Survival, ..params };
+        let index = &INDEXES[which];
+        prop_assert_eq!(input.search(index, &params).unwrap(), eager(&input, index, &params));
+    }
+
+    #[test]
+    fn batches_equal_single_searches_for_any_number_of_threads(
+        inputs in prop::collection::vec(inputs(), 0..12), params in params(), which in 0..4_usize
+    ) {
+        let index = &INDEXES[which];
+        let expected: Vec<Tree> = inputs.iter().map(|input| input.search(index, &params).unwrap()).collect();
+        let flats: Vec<Flat> = inputs.iter().map(Input::flat).collect();
+        let queries: Vec<Query> = flats.iter().map(Flat::query).collect();
+        prop_assert_eq!(&search_batch(index, &queries, &params, None).unwrap(), &expected);
+        for pool in POOLS.iter() {
+            prop_assert_eq!(&search_batch(index, &queries, &params, Some(pool)).unwrap(), &expected);
+        }
+    }
 
     #[test]
     fn is_a_tree_of_candidates(input in inputs(), params in params(), which in 0..4_usize) {
@@ -121,10 +250,7 @@ proptest! {
         let mut searcher = Searcher::new();
         let mut tree = Tree::default();
         for input in [&other, &input] {
-            let widths: Vec<u32> = input.offsets.iter().map(|offset| offset.len() as u32).collect();
-            let (tokens, logprobs): (Vec<i32>, Vec<f32>) = input.offsets.iter().flatten().copied().unzip();
-            let query = Query { context: &input.context, widths: &widths, tokens: &tokens, logprobs: &logprobs };
-            searcher.search(index, &query, &params, &mut tree).unwrap();
+            searcher.search(index, &input.flat().query(), &params, &mut tree).unwrap();
         }
         prop_assert_eq!(&tree, &expected);
     }
@@ -219,6 +345,18 @@ fn bad_queries_are_named() {
             "params.ngram_weight"
         );
     }
+    for backoff_factor in [0.0, -0.4, 1.1, f32::NAN] {
+        assert_eq!(
+            field(
+                flat(&[2]),
+                Params {
+                    backoff_factor,
+                    ..good()
+                }
+            ),
+            "params.backoff_factor"
+        );
+    }
     let query = Query {
         context: &[],
         widths: &[2],
@@ -230,6 +368,38 @@ fn bad_queries_are_named() {
         error.to_string().starts_with("proposals.token_ids: must hold 2 ids"),
         "{error}"
     );
+}
+
+#[test]
+fn the_first_bad_query_of_a_batch_is_named() {
+    let mut flats = [flat(&[2]), flat(&[2]), flat(&[2]), flat(&[2])].map(|input| input.flat());
+    flats[1].logprobs[0] = f32::NAN;
+    flats[3].widths[0] = 0;
+    let queries: Vec<Query> = flats.iter().map(Flat::query).collect();
+    for pool in POOLS.iter().map(Some).chain([None]) {
+        let fault = search_batch(&INDEXES[1], &queries, &Params::default(), pool).unwrap_err();
+        assert_eq!(fault.query, 1);
+        let message = fault.to_string();
+        assert!(message.starts_with("query 1: proposals.logprobs: must be"), "{message}");
+    }
+}
+
+#[test]
+fn tokens_beyond_the_vocabulary_are_candidates_without_counts() {
+    for index in INDEXES.iter() {
+        let mut input = flat(&[2, 2]);
+        input.offsets.iter_mut().for_each(|offset| offset[1].0 = i32::MAX);
+        for mode in [Mode::Survival, Mode::Reference] {
+            let params = Params {
+                mode,
+                ..Params::default()
+            };
+            let tree = input.search(index, &params).unwrap();
+            assert_eq!(tree.len(), 6);
+            let unknown = (0..6).filter(|i| tree.tokens[*i] == i32::MAX);
+            assert!(unknown.map(|i| tree.feature_bins[i] >> 3 & 7).all(|matched| matched == 0));
+        }
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ def test_choices(corpus, tmp_path):
     assert choose_index("/a/file.ngx", "m") == IndexChoice(Path("/a/file.ngx"))
     assert choose_index(None, "another") is None
     choice = choose_index(None, "m")
-    expected = tmp_path / "cache" / "dartspec" / "index" / f"m-{digest(corpus.read_bytes())}.ngx"
+    expected = tmp_path / "cache" / "dartspec" / "index" / f"m-{digest(corpus.read_bytes())}.v{FILE_FORMAT}.ngx"
     assert choice == IndexChoice(expected, corpus)
     assert choice.missing
 

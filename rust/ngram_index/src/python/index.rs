@@ -92,22 +92,12 @@ impl Index {
 
     /// Count of an n-gram of 1 to order tokens; 0 if it was never seen.
     fn count(&self, tokens: Vec<u32>) -> u64 {
-        match tokens.split_last() {
-            Some((last, [])) => self.inner.unigram(*last).count,
-            Some((last, context)) => self.inner.context(context).map_or(0, |context| {
-                let mut hit = [reader::Hit::NONE];
-                self.inner.successors(context, &[*last], &mut hit);
-                hit[0].count
-            }),
-            None => 0,
-        }
+        self.inner.count(&tokens)
     }
 
     /// (token, count) of every token seen after a context of 1 to order - 1 tokens, tokens ascending.
     fn successors(&self, context: Vec<u32>) -> Vec<(u32, u64)> {
-        self.inner
-            .context(&context)
-            .map_or_else(Vec::new, |context| self.inner.all_successors(context).collect())
+        self.inner.successors(&context)
     }
 
     /// (probabilities, matched lengths) of candidates after a context, oldest token first.

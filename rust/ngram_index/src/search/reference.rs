@@ -2,188 +2,193 @@
 //!
 //! Extending a path at level l (from 0) with token v after context c adds
 //! ( 0.9^l · ln(p_l(v) + 1e-10) + 0.5 · ln(g(v|c) + 1e-10) ) / (l + 1)^0.7
-//! in float32, p renormalised over the candidates, g the relative frequency after the longest context that knows v. The
-//! best extensions of each level that do not end in a stop id form the next beam; the tree is the best of all extensions.
-//! An extension never ranks above its parent: its rank is the lower of the two scores, so the best form a tree.
+//! in float32, p renormalised over the candidates, g by default the relative frequency after the longest context that
+//! knows v. The best extensions of each level that do not end in a stop id form the next beam; the tree is the best of all
+//! extensions. An extension never ranks above its parent: its rank is the lower of the two scores, so the best form a tree.
 
-use std::cmp::Ordering;
-
-use super::{Params, Searcher, State, Tree, feature_bin};
+use super::evidence::EPSILON;
+use super::float::{exp, ln, map, zip};
+use super::top::Top;
+use super::{Params, Searcher, Tree, feature_bin};
 use crate::reader::Index;
-use crate::score::frequency;
 
 const DRAFT_DECAY: f64 = 0.9;
 const LEVEL_POWER: f64 = 0.7;
 const NGRAM_WEIGHT: f32 = 0.5;
-const EPSILON: f32 = 1e-10;
 const ROOT: u32 = u32::MAX;
 
+/// A path of the beam, all of whose extensions stand together.
 #[derive(Clone, Copy)]
-struct Extension {
-    score: f32,
-    /// The lower of its own and its parent's rank.
-    rank: f32,
-    /// Position in the pool of its parent, or `ROOT`.
-    parent: u32,
-    /// Of the state it extends.
+struct Parent {
+    /// Number of the extension that made it, or `ROOT`.
+    extension: u32,
     state: u32,
-    choice: u16,
-    matched: u8,
+    score: f32,
+    /// The lowest score from the root to here.
+    rank: f32,
+    /// Number of its first extension.
+    start: u32,
+    /// Index in the tree and position of its children's estimates, once one of them is in the tree.
+    node: Option<(u32, u32)>,
 }
 
 #[derive(Default)]
 pub(super) struct Buffers {
-    pool: Vec<Extension>,
-    order: Vec<u32>,
-    /// Extensions whose continuation is being searched, with their states.
-    beam: Vec<(u32, u32)>,
-    node_of: Vec<u32>,
-    /// Start in `steps` of each state's estimates, once computed.
-    steps_of: Vec<u32>,
-    steps: Vec<f32>,
-    step_matched: Vec<u8>,
+    /// All beams, in the order of their extensions, which is that of depth, rank of the parent and token.
+    parents: Vec<Parent>,
+    beam: Top,
+    best: Top,
+    kept: Vec<(f32, u32)>,
+    /// Which candidates of the level do not end a path.
+    going_on: Vec<bool>,
     draft: Vec<f32>,
-}
-
-/// Best first; the pool's order is (depth, rank of the parent, token id).
-fn best_first(pool: &[Extension]) -> impl Fn(&u32, &u32) -> Ordering + '_ {
-    |a, b| pool[*b as usize].rank.total_cmp(&pool[*a as usize].rank).then(a.cmp(b))
-}
-
-/// Best first by score alone, as the beam is chosen.
-fn best_score_first(pool: &[Extension]) -> impl Fn(&u32, &u32) -> Ordering + '_ {
-    |a, b| pool[*b as usize].score.total_cmp(&pool[*a as usize].score).then(a.cmp(b))
-}
-
-/// Keep the first `count` in order.
-fn keep(order: &mut Vec<u32>, count: usize, compare: impl Fn(&u32, &u32) -> Ordering) {
-    if order.len() > count {
-        order.select_nth_unstable_by(count, &compare);
-        order.truncate(count);
-    }
-    order.sort_unstable_by(&compare);
+    g: Vec<f32>,
+    /// Extensions that are in the tree, in its order.
+    tree_order: Vec<u32>,
+    steps: Vec<f32>,
+    step_row: Vec<f32>,
 }
 
 impl Searcher {
-    pub(super) fn beam(&mut self, index: &Index, params: &Params, tree: &mut Tree) {
+    pub(super) fn beam(&mut self, index: &Index, params: &Params, root: u32, tree: &mut Tree) {
         let mut buffers = std::mem::take(&mut self.reference);
-        buffers.pool.clear();
-        buffers.beam.clear();
-        buffers.beam.push((ROOT, 0));
+        buffers.parents.clear();
+        buffers.best.clear(params.node_budget);
+        buffers.parents.push(Parent {
+            extension: ROOT,
+            state: root,
+            score: 0.0,
+            rank: f32::INFINITY,
+            start: 0,
+            node: None,
+        });
+        let mut level = 0; // where the beam starts in `parents`
         for offset in 0..self.candidates.offsets() {
-            let level = buffers.pool.len() as u32;
-            self.extend(params, offset, &mut buffers);
-            if offset + 1 == self.candidates.offsets() {
+            // All rows of the beam were asked for before the first one is read.
+            let next = buffers.parents.len();
+            for at in level..next {
+                let state = buffers.parents[at].state;
+                self.read(index, state);
+            }
+            self.extend(index, params, offset, level, &mut buffers);
+            level = next;
+            if offset + 1 == self.candidates.offsets() || self.candidates.width(offset + 1) == 0 {
                 break;
             }
-            let tokens = self.candidates.tokens(offset);
-            let Buffers { pool, order, beam, .. } = &mut buffers;
-            order.clear();
-            let goes_on = |at: &u32| !params.stop_ids.contains(&tokens[usize::from(pool[*at as usize].choice)]);
-            order.extend((level..pool.len() as u32).filter(goes_on));
-            keep(order, params.beam_width, best_score_first(pool));
-            beam.clear();
-            for &at in order.iter() {
-                let extension = pool[at as usize];
-                let contexts = self.child_contexts(index, extension.state as usize, usize::from(extension.choice));
-                beam.push((at, self.add_state(index, offset + 1, contexts) as u32));
+            self.next_beam(index, offset, &mut buffers);
+            if buffers.parents.len() == next {
+                break;
             }
         }
-        self.collect(params, &mut buffers, tree);
+        self.collect(index, params, &mut buffers, tree);
         self.reference = buffers;
     }
 
-    /// Append every extension of the beam to the pool.
-    fn extend(&self, params: &Params, offset: usize, buffers: &mut Buffers) {
+    /// Score every extension of the beam.
+    fn extend(&self, index: &Index, params: &Params, offset: usize, level: usize, buffers: &mut Buffers) {
+        let Buffers {
+            parents,
+            beam,
+            best,
+            going_on,
+            draft,
+            g,
+            ..
+        } = buffers;
         let damping = libm::pow((offset + 1) as f64, LEVEL_POWER) as f32;
         let decay = libm::pow(DRAFT_DECAY, offset as f64) as f32;
         let mass = self.candidates.log_mass(offset);
-        let logprobs = self.candidates.logprobs(offset);
-        buffers.draft.clear();
-        let draft = logprobs.iter().map(|logprob| decay * libm::logf(libm::expf(logprob - mass) + EPSILON));
-        buffers.draft.extend(draft);
-        let with_ngram = offset > 0 || !params.skip_ngram_at_first_level;
-        for &(parent, state) in &buffers.beam {
-            let (score, rank) = match buffers.pool.get(parent as usize) {
-                Some(extension) => (extension.score, extension.rank),
-                None => (0.0, f32::INFINITY),
-            };
-            let node = &self.states[state as usize];
-            for (choice, draft) in buffers.draft.iter().enumerate() {
-                let (frequency, matched) = self.longest_match(node, choice);
-                let ngram = if with_ngram {
-                    NGRAM_WEIGHT * libm::logf(frequency + EPSILON)
-                } else {
-                    0.0
-                };
-                let score = score + (draft + ngram) / damping;
-                buffers.pool.push(Extension {
-                    score,
-                    rank: rank.min(score),
-                    parent,
-                    state,
-                    choice: choice as u16,
-                    matched,
-                });
-            }
-        }
-    }
-
-    /// Relative frequency of a candidate after the longest context that knows it, and that context's length.
-    fn longest_match(&self, node: &State, choice: usize) -> (f32, u8) {
-        for (i, context) in node.contexts.iter().enumerate().rev() {
-            if context.is_some() {
-                let hit = self.rows.hits(node.rows[i])[choice];
-                if hit.count > 0 {
-                    return (frequency(hit.count, self.rows.totals(node.rows[i]).0), i as u8 + 1);
+        draft.clear();
+        draft.extend_from_slice(self.candidates.logprobs(offset));
+        map(draft, |logprob| decay * ln(exp(logprob - mass) + EPSILON));
+        let weight = if offset > 0 || !params.skip_ngram_at_first_level {
+            NGRAM_WEIGHT
+        } else {
+            0.0
+        };
+        let width = self.candidates.width(offset);
+        going_on.clear();
+        going_on.extend((0..width).map(|choice| self.goes_on(params, offset, choice)));
+        let mut start = parents[level].start;
+        beam.clear(params.beam_width);
+        for parent in &mut parents[level..] {
+            parent.start = start;
+            let state = &self.states[parent.state as usize];
+            self.evidence(index, state, params.rule(), params.backoff_factor, g);
+            let score = parent.score;
+            zip(g, draft, |g, draft| {
+                score + (draft + weight * ln(g + EPSILON)) / damping
+            });
+            for (choice, score) in g[..width].iter().enumerate() {
+                best.push(score.min(parent.rank), start + choice as u32);
+                if going_on[choice] {
+                    beam.push(*score, start + choice as u32);
                 }
             }
+            start += width as u32;
         }
-        (0.0, 0)
     }
 
-    /// Turn the best of the pool into a tree. Survival is estimated as in the other mode.
-    fn collect(&mut self, params: &Params, buffers: &mut Buffers, tree: &mut Tree) {
-        let Buffers {
-            pool,
-            order,
-            node_of,
-            steps_of,
-            steps,
-            step_matched,
-            ..
-        } = buffers;
-        order.clear();
-        order.extend(0..pool.len() as u32);
-        keep(order, params.node_budget, best_first(pool));
-        node_of.clear();
-        node_of.resize(pool.len(), 0);
-        steps.clear();
-        steps_of.clear();
-        steps_of.resize(self.states.len(), ROOT);
-        for (i, &at) in order.iter().enumerate() {
-            let extension = pool[at as usize];
-            node_of[at as usize] = i as u32 + 1;
-            let state = &self.states[extension.state as usize];
-            let start = &mut steps_of[extension.state as usize];
-            if *start == ROOT {
-                *start = steps.len() as u32;
-                self.steps(state, params.ngram_weight, steps, step_matched);
-            }
-            let choice = usize::from(extension.choice);
-            let (parent, survival) = match node_of.get(extension.parent as usize) {
-                Some(&node) => (node, tree.survival[node as usize - 1]),
-                None => (0, 1.0),
-            };
-            let survival = (survival * steps[*start as usize + choice]).max(f32::MIN_POSITIVE);
-            let token = self.candidates.tokens(state.offset)[choice];
-            let logprob = self.candidates.logprobs(state.offset)[choice];
-            tree.push(
-                token,
-                parent,
-                survival,
-                feature_bin(state.offset + 1, extension.matched, logprob),
-            );
+    /// Make the best extensions the next beam, and ask for the memory of all their rows.
+    fn next_beam(&mut self, index: &Index, offset: usize, buffers: &mut Buffers) {
+        let width = self.candidates.width(offset) as u32;
+        let end = buffers.parents.last().map_or(0, |parent| parent.start + width);
+        buffers.kept.clear();
+        buffers.kept.extend(buffers.beam.sorted());
+        for &(score, extension) in &buffers.kept {
+            let (parent, choice) = parent_of(&buffers.parents, extension);
+            buffers.parents.push(Parent {
+                extension,
+                state: self.add_child(index, parent.state, choice),
+                score,
+                rank: score.min(parent.rank),
+                start: end,
+                node: None,
+            });
         }
     }
+
+    /// Turn the best of all extensions into a tree. Survival is estimated as in the other mode.
+    fn collect(&mut self, index: &Index, params: &Params, buffers: &mut Buffers, tree: &mut Tree) {
+        let Buffers {
+            parents,
+            best,
+            tree_order,
+            steps,
+            step_row,
+            ..
+        } = buffers;
+        tree_order.clear();
+        steps.clear();
+        for (_, extension) in best.sorted() {
+            let at = parents.partition_point(|parent| parent.start <= extension) - 1;
+            let parent = &mut parents[at];
+            let state = &self.states[parent.state as usize];
+            let (node, start) = *parent.node.get_or_insert_with(|| {
+                let start = steps.len() as u32;
+                self.steps(index, state, params, step_row);
+                steps.extend_from_slice(step_row);
+                let chosen = tree_order.iter().position(|number| *number == parent.extension);
+                (chosen.map_or(0, |i| i as u32 + 1), start)
+            });
+            let choice = (extension - parent.start) as usize;
+            let above = if node > 0 {
+                tree.survival[node as usize - 1]
+            } else {
+                1.0
+            };
+            let survival = (above * steps[start as usize + choice]).max(f32::MIN_POSITIVE);
+            let token = self.candidates.tokens(state.offset)[choice];
+            let logprob = self.candidates.logprobs(state.offset)[choice];
+            let bin = feature_bin(state.offset + 1, self.matched(state, choice), logprob);
+            tree.push(token, node, survival, bin);
+            tree_order.push(extension);
+        }
+    }
+}
+
+/// The path that an extension extends, and by which candidate.
+fn parent_of(parents: &[Parent], extension: u32) -> (Parent, usize) {
+    let at = parents.partition_point(|parent| parent.start <= extension) - 1;
+    (parents[at], (extension - parents[at].start) as usize)
 }

@@ -1,141 +1,159 @@
 //! Best-first search by the estimated probability that the target's walk reaches a node.
 //!
 //! survival(child) = survival(parent) · c, and c is what the draft head says about the position, corrected by what the
-//! counts say about the path. Both sources know how common a token is, so that part is divided out once:
+//! counts say about the path. Both sources know how common a token is, so by default that part is divided out once:
 //!
-//! c(v) = P · u(v) / Σ u,   u(v) = p(v) · ( g(v|path) / p_unigram(v) )^w
+//! c(v) = P · u(v) / Σ u,   u(v) = p(v) · g(v|path)^w,   g = g_wb(v|path) / p_unigram(v)
 //!
-//! with g the Witten-Bell estimate, the sum over the offset's candidates, and P their draft probability together (or 1 if
-//! that is more). So the counts move probability between siblings, not to or from tokens that are no candidates. Siblings'
-//! c sum to P, and without evidence from the counts c is p, which at offset 1 is a fair estimate as it is.
+//! with g_wb the Witten-Bell estimate, the sum over the offset's candidates, and P their draft probability together (or 1
+//! if that is more). So the counts move probability between siblings, not to or from tokens that are no candidates.
+//! Siblings' c sum to P, and without evidence from the counts c is p, which at offset 1 is a fair estimate as it is.
 //!
 //! Letting the counts change the sum too committed the same number of tokens to within 1%, but overrated the trees: with
 //! a small head and index, 16 nodes promised 1.48 accepted tokens and gave 1.09, against 1.16 and 1.08 for this.
+//!
+//! The search is lazy. What a node's children are is looked up when survival(node) · P, which none of them can exceed,
+//! comes to the top of the queue, and only its best remaining child is in the queue. The result is that of looking up
+//! everything: before a node is selected, whatever could come before it is known.
 
-use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::{Params, Searcher, State, Tree, feature_bin};
+use super::float::map;
+use super::{Params, Searcher, Tree, feature_bin};
 use crate::reader::Index;
-use crate::score::witten_bell;
 
-/// A candidate that may become a node.
+/// An item of the queue as one integer, greater first: survival; then a node to look up before a candidate; then the
+/// candidate of smaller depth, parent and token.
+///
+/// Bits 32 to 63 are the survival, whose bits sort like the number as it is positive; bit 31 says that the children of
+/// tree node `parent` are to be looked up; below are the complements of depth (8 bits), parent (11) and choice (10).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Item(u64);
+
+const LOOK_UP: u64 = 1 << 31;
+
+impl Item {
+    fn candidate(survival: f32, depth: usize, parent: usize, choice: usize) -> Self {
+        let tie = (0xFF - depth as u64) << 21 | (0x7FF - parent as u64) << 10 | (0x3FF - choice as u64);
+        Self(u64::from(survival.to_bits()) << 32 | tie)
+    }
+
+    fn look_up(bound: f32, node: usize) -> Self {
+        Self(u64::from(bound.to_bits()) << 32 | LOOK_UP | (0x7FF - node as u64) << 10)
+    }
+
+    fn is_look_up(self) -> bool {
+        self.0 & LOOK_UP != 0
+    }
+
+    fn survival(self) -> f32 {
+        f32::from_bits((self.0 >> 32) as u32)
+    }
+
+    fn parent(self) -> usize {
+        0x7FF - (self.0 >> 10 & 0x7FF) as usize
+    }
+
+    fn choice(self) -> usize {
+        0x3FF - (self.0 & 0x3FF) as usize
+    }
+}
+
+/// A node of the tree that may get children.
 #[derive(Clone, Copy)]
-struct Entry {
-    survival: f32,
-    depth: u16,
-    choice: u16,
-    /// Index in the tree, 0 the root.
-    parent: u32,
+struct Parent {
     state: u32,
-    matched: u8,
+    survival: f32,
+    /// Position of its children's survival, once they were looked up.
+    children: usize,
 }
-
-impl Ord for Entry {
-    /// Greater is selected first: survival, then smaller depth, parent and token (candidates ascend by token).
-    fn cmp(&self, other: &Self) -> Ordering {
-        let survival = self.survival.total_cmp(&other.survival);
-        survival.then_with(|| (other.depth, other.parent, other.choice).cmp(&(self.depth, self.parent, self.choice)))
-    }
-}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Entry {}
 
 #[derive(Default)]
 pub(super) struct Buffers {
-    frontier: BinaryHeap<Entry>,
+    queue: BinaryHeap<Item>,
+    /// By index in the tree, 0 the root.
+    parents: Vec<Parent>,
+    /// Survival of the children that are looked up and not yet in the queue, 0 for the others.
+    children: Vec<f32>,
     steps: Vec<f32>,
-    matched: Vec<u8>,
 }
 
 impl Searcher {
-    pub(super) fn best_first(&mut self, index: &Index, params: &Params, tree: &mut Tree) {
+    pub(super) fn best_first(&mut self, index: &Index, params: &Params, root: u32, tree: &mut Tree) {
         let mut buffers = std::mem::take(&mut self.survival);
-        buffers.frontier.clear();
-        self.expand(params, 0, 0, 1.0, &mut buffers);
-        while let Some(entry) = buffers.frontier.pop() {
-            let offset = usize::from(entry.depth) - 1;
-            let choice = usize::from(entry.choice);
-            let token = self.candidates.tokens(offset)[choice];
-            let logprob = self.candidates.logprobs(offset)[choice];
-            let bin = feature_bin(usize::from(entry.depth), entry.matched, logprob);
-            tree.push(token, entry.parent, entry.survival, bin);
+        buffers.queue.clear();
+        buffers.parents.clear();
+        buffers.children.clear();
+        buffers.parents.push(Parent {
+            state: root,
+            survival: 1.0,
+            children: 0,
+        });
+        buffers.queue.push(Item::look_up(1.0, 0));
+        while let Some(item) = buffers.queue.pop() {
+            let parent = buffers.parents[item.parent()];
+            if item.is_look_up() {
+                self.look_up(index, params, item.parent(), &mut buffers);
+                continue;
+            }
+            let state = self.states[parent.state as usize];
+            let choice = item.choice();
+            let token = self.candidates.tokens(state.offset)[choice];
+            let logprob = self.candidates.logprobs(state.offset)[choice];
+            let bin = feature_bin(state.offset + 1, self.matched(&state, choice), logprob);
+            tree.push(token, item.parent() as u32, item.survival(), bin);
             if tree.len() == params.node_budget {
                 break;
             }
-            if offset + 1 < self.candidates.offsets() && !params.stop_ids.contains(&token) {
-                let contexts = self.child_contexts(index, entry.state as usize, choice);
-                let state = self.add_state(index, offset + 1, contexts);
-                self.expand(params, state, tree.len() as u32, entry.survival, &mut buffers);
+            let mut node = Parent {
+                state: 0,
+                survival: item.survival(),
+                children: 0,
+            };
+            if self.goes_on(params, state.offset, choice) {
+                node.state = self.add_child(index, parent.state, choice);
+                let bound = (node.survival * self.candidates.mass(state.offset + 1)).max(f32::MIN_POSITIVE);
+                buffers.queue.push(Item::look_up(bound, tree.len()));
             }
+            buffers.parents.push(node);
+            self.push_best_child(item.parent(), &mut buffers);
         }
         self.survival = buffers;
     }
 
-    /// Put the children of a node on the frontier.
-    fn expand(&self, params: &Params, state: usize, parent: u32, survival: f32, buffers: &mut Buffers) {
-        let node = &self.states[state];
-        buffers.steps.clear();
-        self.steps(node, params.ngram_weight, &mut buffers.steps, &mut buffers.matched);
-        for (choice, (step, matched)) in buffers.steps.iter().zip(&buffers.matched).enumerate() {
-            buffers.frontier.push(Entry {
-                survival: (survival * step).max(f32::MIN_POSITIVE),
-                depth: node.offset as u16 + 1,
-                choice: choice as u16,
-                parent,
-                state: state as u32,
-                matched: *matched,
-            });
-        }
+    /// Look up the children of a node of the tree and put the best into the queue.
+    fn look_up(&mut self, index: &Index, params: &Params, node: usize, buffers: &mut Buffers) {
+        let parent = &mut buffers.parents[node];
+        self.read(index, parent.state);
+        let state = &self.states[parent.state as usize];
+        self.steps(index, state, params, &mut buffers.steps);
+        let survival = parent.survival;
+        map(&mut buffers.steps, |step| {
+            let value = survival * step;
+            if value > f32::MIN_POSITIVE {
+                value
+            } else {
+                f32::MIN_POSITIVE
+            }
+        });
+        parent.children = buffers.children.len();
+        buffers.children.extend_from_slice(&buffers.steps[..self.candidates.width(state.offset)]);
+        self.push_best_child(node, buffers);
     }
 
-    /// Append c of every candidate after a node to `steps`; `matched` becomes the length of the longest context that
-    /// knows each.
-    pub(super) fn steps(&self, node: &State, weight: f32, steps: &mut Vec<f32>, matched: &mut Vec<u8>) {
-        let start = steps.len();
-        let unigrams = self.candidates.unigrams(node.offset);
-        steps.extend_from_slice(unigrams);
-        matched.clear();
-        matched.resize(unigrams.len(), 0);
-        let ngram = &mut steps[start..];
-        for (i, _) in node.contexts.iter().enumerate().filter(|(_, context)| context.is_some()) {
-            let (total, distinct) = self.rows.totals(node.rows[i]);
-            if distinct == 0 {
-                continue;
-            }
-            for ((value, matched), hit) in ngram.iter_mut().zip(matched.iter_mut()).zip(self.rows.hits(node.rows[i])) {
-                *value = witten_bell(*value, hit.count, total, distinct);
-                if hit.count > 0 {
-                    *matched = i as u8 + 1;
-                }
-            }
+    /// Move the best remaining child of a node into the queue; of equal ones the first, which has the smallest token.
+    fn push_best_child(&self, node: usize, buffers: &mut Buffers) {
+        let parent = buffers.parents[node];
+        let offset = self.states[parent.state as usize].offset;
+        let children = &mut buffers.children[parent.children..parent.children + self.candidates.width(offset)];
+        // None is negative, so their bits sort like the numbers, and compilers know how to look for the largest integer.
+        let best = children.iter().map(|value| value.to_bits() as i32).max().unwrap_or(0);
+        if best == 0 {
+            return;
         }
-
-        let logprobs = self.candidates.logprobs(node.offset);
-        let log_unigrams = self.candidates.log_unigrams(node.offset);
-        let mut top = f32::NEG_INFINITY;
-        for ((value, logprob), log_unigram) in ngram.iter_mut().zip(logprobs).zip(log_unigrams) {
-            *value = logprob + weight * (libm::logf(*value) - log_unigram);
-            top = top.max(*value);
+        if let Some(choice) = children.iter().position(|value| value.to_bits() as i32 == best) {
+            let survival = std::mem::take(&mut children[choice]);
+            buffers.queue.push(Item::candidate(survival, offset + 1, node, choice));
         }
-        let mut sum = 0.0;
-        for value in ngram.iter_mut() {
-            *value = libm::expf(*value - top);
-            sum += *value;
-        }
-        let share = libm::expf(self.candidates.log_mass(node.offset)).min(1.0) / sum;
-        ngram.iter_mut().for_each(|value| *value = (*value * share).clamp(f32::MIN_POSITIVE, 1.0));
     }
 }

@@ -1,6 +1,5 @@
 //! The calls of NgramService: convert, call the core, convert.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -14,16 +13,12 @@ use super::v1;
 use crate::error::{Error, Result};
 use crate::reader::Index;
 use crate::score::score;
-use crate::search::{Mode, Params, Query, Searcher, Tree};
+use crate::search::{self, Mode, Params, Query, Rule};
 
 /// Layout of the packed fields of proposals and trees.
 const REVISION: u32 = 1;
 /// Most queries of one request.
 const MAX_QUERIES: usize = 4096;
-
-thread_local! {
-    static SEARCHER: RefCell<Searcher> = RefCell::new(Searcher::new());
-}
 
 #[derive(Clone)]
 pub(super) struct Service {
@@ -114,10 +109,16 @@ impl v1::ngram_service_server::NgramService for Service {
         let request = request.into_inner();
         let index = self.index(&request.tokenizer_fingerprint)?;
         let params = params(request.params.unwrap_or_default())?;
+        let (mode, score_rule) = selection(&params);
         let search = move |i: usize, query: &v1::SearchQuery| search_one(&index, &params, i, query);
         let trees = self.for_each(request.queries, search).await?;
         let search_us = start.elapsed().as_secs_f64() * 1e6;
-        Ok(Response::new(v1::SearchResponse { trees, search_us }))
+        Ok(Response::new(v1::SearchResponse {
+            trees,
+            search_us,
+            mode: mode.into(),
+            score_rule: score_rule.into(),
+        }))
     }
 
     async fn score(
@@ -173,14 +174,42 @@ fn params(params: v1::SearchParams) -> std::result::Result<Params, Status> {
         Ok(v1::SearchMode::Reference) => Mode::Reference,
         Err(_) => return Err(bad_request("params.mode", &format!("unknown mode {}", params.mode))),
     };
+    let rule = match v1::ScoreRule::try_from(params.score_rule) {
+        Ok(v1::ScoreRule::Unspecified) => None,
+        Ok(v1::ScoreRule::Reference) => Some(Rule::Reference),
+        Ok(v1::ScoreRule::StupidBackoff) => Some(Rule::StupidBackoff),
+        Ok(v1::ScoreRule::WittenBell) => Some(Rule::WittenBell),
+        Ok(v1::ScoreRule::Divided) => Some(Rule::Divided),
+        Err(_) => {
+            let message = format!("unknown rule {}", params.score_rule);
+            return Err(bad_request("params.score_rule", &message));
+        }
+    };
     Ok(Params {
         mode,
+        rule,
+        backoff_factor: params.backoff_factor.unwrap_or(defaults.backoff_factor),
         node_budget: params.node_budget.map_or(defaults.node_budget, |value| value as usize),
         beam_width: params.beam_width.map_or(defaults.beam_width, |value| value as usize),
         skip_ngram_at_first_level: params.skip_ngram_at_first_level,
         stop_ids: params.stop_token_ids,
         ngram_weight: params.ngram_weight.unwrap_or(defaults.ngram_weight),
     })
+}
+
+/// The mode and the rule that nodes are selected by.
+fn selection(params: &Params) -> (v1::SearchMode, v1::ScoreRule) {
+    let mode = match params.mode {
+        Mode::Survival => v1::SearchMode::Survival,
+        Mode::Reference => v1::SearchMode::Reference,
+    };
+    let rule = match params.rule() {
+        Rule::Reference => v1::ScoreRule::Reference,
+        Rule::StupidBackoff => v1::ScoreRule::StupidBackoff,
+        Rule::WittenBell => v1::ScoreRule::WittenBell,
+        Rule::Divided => v1::ScoreRule::Divided,
+    };
+    (mode, rule)
 }
 
 fn search_one(
@@ -216,16 +245,11 @@ fn search_one(
         tokens: &tokens,
         logprobs: &logprobs,
     };
-    let mut tree = Tree::default();
-    SEARCHER.with_borrow_mut(|searcher| searcher.search(index, &query, params, &mut tree)).map_err(
-        |error| match error {
-            Error::InvalidArgument { field: name, message } if name.starts_with("params.") => {
-                bad_request(name, &message)
-            }
-            Error::InvalidArgument { field: name, message } => bad_request(&field(name), &message),
-            error => Status::internal(error.to_string()),
-        },
-    )?;
+    let tree = search::search_one(index, &query, params).map_err(|error| match error {
+        Error::InvalidArgument { field: name, message } if name.starts_with("params.") => bad_request(name, &message),
+        Error::InvalidArgument { field: name, message } => bad_request(&field(name), &message),
+        error => Status::internal(error.to_string()),
+    })?;
     Ok(v1::Tree {
         revision: REVISION,
         token_ids: tree.tokens.iter().flat_map(|value| value.to_le_bytes()).collect(),

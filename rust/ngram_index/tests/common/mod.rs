@@ -8,6 +8,13 @@ use ngram_index::builder::Builder;
 use ngram_index::error::Result;
 use ngram_index::progress::Stage;
 use ngram_index::reader::Index;
+use proptest::prelude::ProptestConfig;
+
+/// So many cases, or as many as the environment variable PROPTEST_CASES says.
+pub fn cases(usual: u32) -> ProptestConfig {
+    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    ProptestConfig::with_cases(wanted.unwrap_or(usual))
+}
 
 pub const FINGERPRINT: &str = "00112233445566778899aabbccddeeff";
 

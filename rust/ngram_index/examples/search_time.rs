@@ -1,0 +1,158 @@
+//! How long the search of one tree takes: `cargo run --release --example search_time [TOKENS]`.
+//!
+//! Counts TOKENS tokens (5 million if not given) of an artificial text at order 3 and searches trees for held-out text of
+//! the same source: 8 offsets of 25 candidates, the true next token among successors that the counts know and common
+//! tokens. Prints percentiles in microseconds for each mode, one thread.
+
+use std::error::Error;
+use std::time::Instant;
+
+use ngram_index::builder::Builder;
+use ngram_index::reader::{Backing, Index};
+use ngram_index::search::{Mode, Params, Query, Searcher, Tree};
+
+const VOCABULARY: u32 = 49_152;
+const DOCUMENT: usize = 1_000;
+const OFFSETS: usize = 8;
+const WIDTH: usize = 25;
+const QUERIES: usize = 2_000;
+
+/// A text whose next token depends on the two before it, with a tail of rare tokens.
+struct Source(u64);
+
+impl Source {
+    fn uniform(&mut self) -> f64 {
+        (mix(&mut self.0) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// A token, the r-th with a probability of about 1 / r.
+    fn common(&mut self) -> u32 {
+        f64::from(VOCABULARY).powf(self.uniform()) as u32 - 1
+    }
+
+    fn next(&mut self, before: u32, last: u32) -> u32 {
+        let kind = self.uniform();
+        let choice = (self.uniform() * self.uniform() * 12.0) as u64;
+        let seed = if kind < 0.55 {
+            u64::from(before) << 32 | u64::from(last)
+        } else {
+            u64::from(last)
+        };
+        if kind < 0.85 {
+            Source(seed.wrapping_mul(31).wrapping_add(choice)).common()
+        } else {
+            self.common()
+        }
+    }
+
+    fn document(&mut self) -> Vec<u32> {
+        let mut tokens = vec![self.common(), self.common()];
+        while tokens.len() < DOCUMENT {
+            let next = self.next(tokens[tokens.len() - 2], tokens[tokens.len() - 1]);
+            tokens.push(next);
+        }
+        tokens
+    }
+}
+
+/// SplitMix64.
+fn mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut value = *state;
+    value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    value ^ value >> 31
+}
+
+struct Round {
+    context: Vec<u32>,
+    tokens: Vec<i32>,
+    logprobs: Vec<f32>,
+}
+
+impl Round {
+    /// The draft ranks the true token first with probability 0.5, and so on down a geometric tail.
+    fn new(source: &mut Source, text: &[u32]) -> Self {
+        let mut round = Self {
+            context: text[..2].to_vec(),
+            tokens: Vec::new(),
+            logprobs: Vec::new(),
+        };
+        for offset in 0..OFFSETS {
+            let truth = text[offset + 2];
+            let mut level: Vec<u32> = Vec::new();
+            while level.len() < WIDTH {
+                let other = if level.len() % 2 == 0 {
+                    source.next(text[offset], text[offset + 1])
+                } else {
+                    source.common()
+                };
+                if other != truth && !level.contains(&other) {
+                    level.push(other);
+                }
+            }
+            let mut rank = 0;
+            while rank < WIDTH - 1 && source.uniform() > 0.5 {
+                rank += 1;
+            }
+            level[rank] = truth;
+            for (rank, token) in level.iter().enumerate() {
+                round.tokens.push(*token as i32);
+                round.logprobs.push((0.4 / (rank as f32 + 1.0).powf(1.3)).ln());
+            }
+        }
+        round
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let wanted: usize = std::env::args().nth(1).map_or(Ok(5_000_000), |text| text.parse())?;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("search_time.ngx");
+    let mut source = Source(1);
+    let mut builder = Builder::new(3, u64::from(VOCABULARY))?;
+    for _ in 0..wanted.div_ceil(DOCUMENT) {
+        builder.add(&source.document(), &[0, DOCUMENT as i64])?;
+    }
+    builder.finish(&path, "search-time", "{}", &mut |_, _, _| Ok(()))?;
+    let index = Index::open(&path, Backing::Populate)?;
+    println!("{:?} n-grams by length", &index.header().nodes[..3]);
+
+    let rounds: Vec<Round> = (0..QUERIES)
+        .map(|_| {
+            let text = source.document();
+            Round::new(&mut source, &text[500..])
+        })
+        .collect();
+    let mut searcher = Searcher::new();
+    let mut tree = Tree::default();
+    for mode in [Mode::Survival, Mode::Reference] {
+        let params = Params {
+            mode,
+            ..Params::default()
+        };
+        let mut times = Vec::new();
+        let mut nodes = 0;
+        for round in rounds.iter().chain(&rounds) {
+            let query = Query {
+                context: &round.context,
+                widths: &[WIDTH as u32; OFFSETS],
+                tokens: &round.tokens,
+                logprobs: &round.logprobs,
+            };
+            let start = Instant::now();
+            searcher.search(&index, &query, &params, &mut tree)?;
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+            nodes += tree.len();
+        }
+        times.drain(..QUERIES); // warms up
+        times.sort_by(f64::total_cmp);
+        println!(
+            "{mode:?}: p50 {:.1} us, p99 {:.1} us, {:.1} nodes",
+            times[QUERIES / 2],
+            times[QUERIES * 99 / 100],
+            nodes as f64 / 2.0 / QUERIES as f64
+        );
+    }
+    Ok(())
+}
