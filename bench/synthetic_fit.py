@@ -78,6 +78,28 @@ def growth(part: Counts, whole: Counts) -> list[list[float]]:
     return pairs
 
 
+def drift(part: Counts, whole: Counts) -> list[list[float]]:
+    """Pairs of log2 of how often a context was seen and the exponent by which the number of its children beyond the
+    first changes with the corpus, when contexts seen equally often are compared."""
+    grown = np.log2(whole.tokens / part.tokens)
+    means = [excess(counts) for counts in (part, whole)]
+    pairs = []
+    for octave_ in range(1, min(len(means[0]), len(means[1]))):
+        if means[0][octave_] and means[1][octave_]:
+            exponent = float(np.log2(means[1][octave_] / means[0][octave_]) / grown)
+            pairs.append([octave_ + 0.45, round(exponent, 4)])
+    return pairs
+
+
+def excess(counts: Counts) -> list[float]:
+    """Mean number of children beyond the first of contexts seen 1, 2..3, 4..7, ... times; 0 where there are too few."""
+    contexts = counts.children > 0
+    key = octave(counts.bigram_counts[contexts])
+    members = np.bincount(key)
+    sums = np.bincount(key, counts.children[contexts] - 1)
+    return [float(total / number) if number >= LEAST_CONTEXTS else 0.0 for total, number in zip(sums, members, strict=True)]
+
+
 def fit(tokens: NDArray[Any], starts: NDArray[np.bool_]) -> dict[str, Any]:
     """All tables of a corpus."""
     whole = count(tokens, starts)
@@ -96,6 +118,7 @@ def fit(tokens: NDArray[Any], starts: NDArray[np.bool_]) -> dict[str, Any]:
         "successor_growth": growth(part, whole),
         "bigram_count_octaves": count_octaves(whole.bigram_counts),
         "children": rows(whole.bigram_counts[contexts], whole.children[contexts], LEAST_CONTEXTS),
+        "children_drift": drift(part, whole),
         "trigram_count_octaves": count_octaves(whole.trigram_counts),
     }
 

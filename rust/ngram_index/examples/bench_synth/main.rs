@@ -61,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bigrams = all_bigrams(&request, scale, 1);
     let held: usize = bigrams.iter().map(|entry| entry.tokens.len()).sum();
     eprintln!("{held} bigrams after {:.1} s", start.elapsed().as_secs_f64());
-    let header = write(&request, &bigrams, held, start)?;
+    let header = write(&request, scale, &bigrams, held, start)?;
     println!(
         "{}",
         json!({
@@ -98,7 +98,7 @@ fn expected_nodes(request: &Request, scale: f64) -> f64 {
     let counts = Counts::new(&request.shape.trigram_count_octaves);
     let bigrams = all_bigrams(request, scale, PLAN_SHARE);
     let sizes = Bigrams::new(&request.shape, scale, request.seed, request.vocab_size);
-    let trigrams = trigrams(request, &counts, &bigrams);
+    let trigrams = trigrams(request, scale, &counts, &bigrams);
     let mut random = SmallRng::seed_from_u64(request.seed);
     let mut nodes = request.shape.token_ranks() as f64;
     for token in 0..request.vocab_size {
@@ -117,11 +117,12 @@ fn expected_nodes(request: &Request, scale: f64) -> f64 {
     nodes
 }
 
-fn trigrams<'a>(request: &'a Request, counts: &'a Counts, bigrams: &'a [Successors]) -> Trigrams<'a> {
+fn trigrams<'a>(request: &'a Request, scale: f64, counts: &'a Counts, bigrams: &'a [Successors]) -> Trigrams<'a> {
     Trigrams {
         shape: &request.shape,
         counts,
         bigrams,
+        scale,
         seed: request.seed,
     }
 }
@@ -135,12 +136,13 @@ fn all_bigrams(request: &Request, scale: f64, share: usize) -> Vec<Successors> {
 
 fn write(
     request: &Request,
+    scale: f64,
     bigrams: &[Successors],
     held: usize,
     start: Instant,
 ) -> Result<ngram_index::header::Header, Box<dyn Error>> {
     let counts = Counts::new(&request.shape.trigram_count_octaves);
-    let trigrams = trigrams(request, &counts, bigrams);
+    let trigrams = trigrams(request, scale, &counts, bigrams);
     let vocab = u64::from(request.vocab_size);
     let mut writer = IndexWriter::new(&request.output, &request.scratch, 3, vocab, request.memory)?;
     let (send, receive) = sync_channel::<(u32, usize, Vec<Trigram>)>(QUEUE);

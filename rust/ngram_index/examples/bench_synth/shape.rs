@@ -14,6 +14,8 @@ pub struct Shape {
     pub bigram_count_octaves: Vec<f64>,
     /// How many different tokens follow a bigram.
     pub children: Vec<Row>,
+    /// log2 of how often a bigram was seen and the exponent by which its children beyond the first change with the corpus.
+    pub children_drift: Vec<(f64, f64)>,
     pub trigram_count_octaves: Vec<f64>,
 }
 
@@ -37,6 +39,13 @@ impl Shape {
     /// Distinct tokens of the measured corpus.
     pub fn token_ranks(&self) -> u64 {
         self.token_counts.last().map_or(1, |(rank, _)| *rank as u64)
+    }
+
+    /// How many different tokens follow a bigram seen `seen` times in a corpus that is `scale` times as large.
+    pub fn children(&self, seen: f64, scale: f64, at: f64) -> f64 {
+        let measured = followed(&self.children, seen, at);
+        let exponent = interpolate(self.children_drift.iter().copied(), seen.log2());
+        1.0 + (measured - 1.0) * scale.powf(exponent)
     }
 
     /// A number of successors in a corpus that is `scale` times as large.

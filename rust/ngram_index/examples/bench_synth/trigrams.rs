@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 
 use crate::bigrams::{Successors, distinct_ranks};
 use crate::counts::Counts;
-use crate::shape::{Shape, followed};
+use crate::shape::Shape;
 
 /// A trigram's last two tokens and its count.
 pub type Trigram = (u16, u16, u64);
@@ -15,6 +15,7 @@ pub struct Trigrams<'a> {
     pub shape: &'a Shape,
     pub counts: &'a Counts,
     pub bigrams: &'a [Successors],
+    pub scale: f64,
     pub seed: u64,
 }
 
@@ -38,7 +39,7 @@ impl Trigrams<'_> {
 
     /// The same without looking at how many tokens there are.
     pub fn unbounded_children(&self, seen: u64, random: &mut impl Rng) -> f64 {
-        let number = followed(&self.shape.children, seen as f64, random.random()) + random.random::<f64>();
+        let number = self.shape.children(seen as f64, self.scale, random.random()) + random.random::<f64>();
         number.floor().clamp(1.0, seen as f64)
     }
 
