@@ -18,6 +18,7 @@ EXTRA_OF_MODULE: Mapping[str, str] = {
     "jinja2": "gateway",
     "tokenizers": "gateway",
     "ngram_index": "ngram",
+    "prometheus_client": "ngram",
     "gguf": "verifier",
     "huggingface_hub": "verifier",
     "safetensors": "verifier",

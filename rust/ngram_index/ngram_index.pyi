@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 __version__: str
+FILE_FORMAT: int
+"""Version of the files that are written and read."""
 
 Buffer: TypeAlias = Any
 """Anything with the buffer protocol, such as a numpy array; typing knows the protocol from Python 3.12."""
@@ -16,7 +18,17 @@ Progress = Callable[[str, int, int], object]
 class NgramError(Exception):
     """Anything that the index refuses."""
 
-    code: Literal["invalid_argument", "not_an_index", "newer_version", "truncated", "corrupt", "io", "address_in_use"]
+    code: Literal[
+        "invalid_argument",
+        "not_an_index",
+        "newer_version",
+        "older_version",
+        "truncated",
+        "corrupt",
+        "io",
+        "address_in_use",
+        "interrupted",
+    ]
     field: str
 
 class Index:
@@ -51,6 +63,13 @@ class Index:
     @property
     def sections(self) -> list[tuple[str, int, int, int, int]]:
         """(kind, level, offset, bytes, items) of each section."""
+
+    def children(self, length: int, most: int) -> tuple[int, list[int], int]:
+        """How many different tokens follow the n-grams of a length from 1 to order - 1.
+
+        Returns (n-grams looked at, how many of them have a number of continuations of 0, 1, 2, ... bits, all
+        continuations), from at most ``most`` lines of the table: a fair sample.
+        """
 
     def verify(self) -> None:
         """Check every byte of the file."""
@@ -104,20 +123,53 @@ class Tree:
         """uint16 [nodes]."""
 
 class Builder:
-    """Counts documents of token ids; 8 bytes of memory a token, 16 when order ids need more than 64 bits."""
+    """Counts documents of token ids in bounded memory, and can go on after a kill."""
 
-    def __init__(self, order: int, vocab_size: int) -> None: ...
+    def __init__(
+        self,
+        order: int,
+        vocab_size: int,
+        folder: str | PathLike[str] | None = None,
+        memory: int = 268435456,
+        identity: str = "{}",
+    ) -> None:
+        """folder: where runs and journal are kept and found again, if identity (JSON) is the same; None: nowhere.
+
+        memory: bytes of all buffers.
+        """
+
     @property
-    def tokens(self) -> int: ...
+    def position(self) -> str:
+        """Where to go on reading: what `add` was told last before the build was stopped; "" is the start."""
+
     @property
-    def documents(self) -> int: ...
-    def add(self, tokens: Buffer, offsets: Buffer) -> None:
-        """Documents as tokens uint16 or uint32 [T] and offsets int64 [documents + 1]."""
+    def covered(self) -> int:
+        """Tokens that an earlier run of this build has counted."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens added so far, those before `position` included."""
+
+    @property
+    def documents(self) -> int:
+        """Documents added to this object."""
+
+    def add(self, tokens: Buffer, offsets: Buffer, position: str = "", unfinished: bool = False) -> None:
+        """Documents as tokens uint16 or uint32 [T] and offsets int64 [documents + 1].
+
+        position: where they start, in the caller's words. unfinished: the last one goes on in the next call.
+        """
+
+    def prune(self, min_counts: Sequence[int], renormalise: bool = False, target_bytes: int | None = None) -> None:
+        """Leave out n-grams seen less often than min_counts, by length; raise them until the file is small enough."""
+
+    def discard(self) -> None:
+        """Give up and remove the folder. The builder is used up."""
 
     def finish(
         self, path: str | PathLike[str], fingerprint: str, manifest: str = "{}", progress: Progress | None = None
-    ) -> list[int]:
-        """Count, write the file and return the distinct n-grams by length. The builder is used up."""
+    ) -> tuple[list[int], list[int]]:
+        """Count and write the file; distinct n-grams and smallest counts kept, by length. The builder is used up."""
 
 def import_trie(
     source: str | PathLike[str],
@@ -126,8 +178,21 @@ def import_trie(
     fingerprint: str,
     manifest: str = "{}",
     progress: Progress | None = None,
+    memory: int = 1073741824,
 ) -> list[int]:
     """Import the public implementation's .trie file and return the distinct n-grams by length."""
+
+def merge(
+    sources: Sequence[tuple[str | PathLike[str], float]],
+    path: str | PathLike[str],
+    manifest: str = "{}",
+    progress: Progress | None = None,
+    memory: int = 1073741824,
+    min_counts: Sequence[int] = (),
+    renormalise: bool = False,
+    target_bytes: int | None = None,
+) -> tuple[list[int], list[int]]:
+    """Add up indexes (path, weight); distinct n-grams and smallest counts kept, by length."""
 
 class Server:
     """dartspec.v1.NgramService over indexes for different tokenizers, with health and reflection."""
@@ -138,9 +203,30 @@ class Server:
         listen: Sequence[str],
         *,
         max_message_bytes: int = 67108864,
+        max_queries: int = 4096,
+        max_queue: int = 16384,
+        max_streams: int = 256,
         threads: int = 2,
+        ready: bool = True,
     ) -> None:
-        """Serve "host:port" (0: a free port) and "unix:/path" addresses in background threads from now on."""
+        """Serve "host:port" (0: a free port) and "unix:/path" addresses in background threads from now on.
+
+        max_queries: of one request; max_queue: waiting or worked on; max_streams: open SearchStream calls; ready:
+        whether health is SERVING from the start, else from set_ready on.
+        """
+
+    def set_ready(self) -> None:
+        """Report SERVING from now on."""
+
+    def swap(self, index: Index) -> None:
+        """Serve another index for the same tokenizer from now on; calls that run keep the old one."""
+
+    @property
+    def indexes(self) -> list[Index]:
+        """The indexes that are served, by fingerprint."""
+
+    def metrics(self) -> Metrics:
+        """What was counted since the start."""
 
     @property
     def addresses(self) -> list[str]:

@@ -10,10 +10,7 @@ import ngram_index
 
 def description(index: ngram_index.Index) -> dict[str, Any]:
     """Sizes, fingerprint, manifest and sections as JSON values."""
-    sections = [
-        {"kind": kind, "length": length, "offset": offset, "bytes": size, "items": items}
-        for kind, length, offset, size, items in index.sections
-    ]
+    sections = [_section(index, *section) for section in index.sections]
     return {
         "path": index.path,
         "order": index.order,
@@ -22,10 +19,27 @@ def description(index: ngram_index.Index) -> dict[str, Any]:
         "tokens": index.windows,
         "nodes": index.nodes,
         "bytes": index.file_bytes,
-        "bytes_per_node": round(index.file_bytes / sum(index.nodes), 2),
+        "bytes_per_node": _ratio(index.file_bytes, sum(index.nodes)),
         "manifest": _manifest(index.manifest),
         "sections": sections,
     }
+
+
+def _section(index: ngram_index.Index, kind: str, length: int, offset: int, size: int, items: int) -> dict[str, Any]:
+    """bytes_per_node: of the n-grams that the section is about; None for one that is about none in particular."""
+    nodes = index.nodes[length - 1] if 1 <= length <= index.order else 0
+    return {
+        "kind": kind,
+        "length": length,
+        "offset": offset,
+        "bytes": size,
+        "items": items,
+        "bytes_per_node": _ratio(size, nodes),
+    }
+
+
+def _ratio(size: int, nodes: int) -> float | None:
+    return round(size / nodes, 3) if nodes else None
 
 
 def _manifest(text: str) -> Any:
@@ -45,7 +59,16 @@ def text(what: dict[str, Any]) -> str:
     ]
     for length, nodes in enumerate(what["nodes"], start=1):
         size = sum(section["bytes"] for section in what["sections"] if section["length"] == length)
-        lines.append(f"{length}-grams      {nodes:,} in {size:,} bytes")
-    lines.append(f"size         {what['bytes']:,} bytes, {what['bytes_per_node']} a node")
+        lines.append(f"{length}-grams      {nodes:,} in {size:,} bytes{_each(_ratio(size, nodes))}")
+    lines.append(f"size         {what['bytes']:,} bytes{_each(what['bytes_per_node'])}")
+    for section in what["sections"]:
+        name = section["kind"] + (f" {section['length']}" if section["length"] else "")
+        lines.append(
+            f"  {name:<16} {section['bytes']:>16,} bytes at {section['offset']:,}{_each(section['bytes_per_node'])}"
+        )
     lines.append(f"manifest     {json.dumps(what['manifest'], sort_keys=True)}")
     return "\n".join(lines)
+
+
+def _each(ratio: float | None) -> str:
+    return "" if ratio is None else f", {ratio} a node"

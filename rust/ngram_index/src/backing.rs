@@ -6,6 +6,7 @@ use std::path::Path;
 use memmap2::{Advice, Mmap};
 
 use crate::error::{Error, Result};
+use crate::prefault::{Fill, copy, populate};
 
 /// How the bytes of an index are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,35 +15,64 @@ pub enum Backing {
     Mmap,
     /// A shared memory map, read completely when opened.
     Populate,
-    /// A private copy in memory.
+    /// A private copy in memory, on huge pages where the system gives them.
     Copy,
 }
 
+impl Backing {
+    /// The backing of this name: mmap, populate or copy.
+    pub fn parse(name: &str) -> Result<Self> {
+        match name {
+            "mmap" => Ok(Self::Mmap),
+            "populate" => Ok(Self::Populate),
+            "copy" => Ok(Self::Copy),
+            other => {
+                let message = format!("must be mmap, populate or copy, got {other:?}");
+                Err(Error::invalid("backing", message))
+            }
+        }
+    }
+}
+
 pub(crate) enum Bytes {
+    /// A file, or a private copy of one.
     Mapped(Mmap),
     Owned(Vec<u8>),
 }
 
 impl Bytes {
+    /// Open a file; with [`Backing::Populate`] and [`Backing::Copy`] all of it is in memory when this returns.
     pub fn open(path: &Path, backing: Backing) -> Result<Self> {
-        let bytes = match backing {
-            Backing::Copy => Self::Owned(std::fs::read(path).map_err(|error| Error::io("read", path, error))?),
-            Backing::Mmap | Backing::Populate => {
-                let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
-                let length = file.metadata().map_err(|error| Error::io("open", path, error))?.len();
-                if length == 0 {
-                    Self::Owned(Vec::new())
-                } else {
-                    // SAFETY: indexes are immutable, new versions are new files renamed into place, so the mapped
-                    // file is not modified or truncated under the map.
-                    let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io("map", path, error))?;
-                    #[cfg(unix)]
-                    advise(&map, backing).map_err(|error| Error::io("map", path, error))?;
-                    Self::Mapped(map)
-                }
-            }
-        };
+        let mut bytes = Self::map(path)?;
+        bytes.fill(path, backing, &Fill::default())?;
         Ok(bytes)
+    }
+
+    /// Map a file without reading it.
+    fn map(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+        let length = file.metadata().map_err(|error| Error::io("open", path, error))?.len();
+        if length == 0 {
+            return Ok(Self::Owned(Vec::new()));
+        }
+        // SAFETY: indexes are immutable, new versions are new files renamed into place, so the mapped file is not
+        // modified or truncated under the map.
+        let map = unsafe { Mmap::map(&file) }.map_err(|error| Error::io("map", path, error))?;
+        map.advise(Advice::Random).map_err(|error| Error::io("map", path, error))?;
+        Ok(Self::Mapped(map))
+    }
+
+    /// Bring the bytes to where `backing` wants them. `path` is for messages only.
+    pub fn fill(&mut self, path: &Path, backing: Backing, fill: &Fill) -> Result<()> {
+        let Self::Mapped(map) = self else {
+            return Ok(());
+        };
+        match backing {
+            Backing::Mmap => {}
+            Backing::Populate => populate(map, path, fill)?,
+            Backing::Copy => *map = copy(map, path, fill)?,
+        }
+        Ok(())
     }
 
     #[inline]
@@ -52,20 +82,4 @@ impl Bytes {
             Self::Owned(bytes) => bytes,
         }
     }
-}
-
-#[cfg(unix)]
-fn advise(map: &Mmap, backing: Backing) -> std::io::Result<()> {
-    if backing == Backing::Populate {
-        map.advise(Advice::WillNeed)?;
-        // Touch each page, so that the file is in memory when this returns.
-        let mut sum = 0_u8;
-        for page in map.chunks(4096) {
-            sum = sum.wrapping_add(page[0]);
-        }
-        std::hint::black_box(sum);
-    } else {
-        map.advise(Advice::Random)?;
-    }
-    Ok(())
 }

@@ -12,13 +12,16 @@ mod extent;
 pub mod format;
 pub mod header;
 pub mod import_trie;
-mod key;
 mod lines;
+pub mod merge;
+pub mod numa;
+pub mod prefault;
 pub mod progress;
 #[cfg(feature = "python")]
 mod python;
 pub mod reader;
 mod record;
+mod residency;
 mod scatter;
 pub mod score;
 pub mod search;

@@ -21,19 +21,11 @@ pub(super) struct Index {
 
 #[pymethods]
 impl Index {
-    /// Open a file; `backing` is mmap, populate (read it all now) or copy (into private memory).
+    /// Open a file; `backing` is mmap, populate (read it all now) or copy (into private memory). See Loading for a large one.
     #[staticmethod]
     #[pyo3(signature = (path, backing = "mmap"))]
     fn open(py: Python, path: PathBuf, backing: &str) -> PyResult<Self> {
-        let backing = match backing {
-            "mmap" => Backing::Mmap,
-            "populate" => Backing::Populate,
-            "copy" => Backing::Copy,
-            other => {
-                let message = format!("must be mmap, populate or copy, got {other:?}");
-                return Err(raise(py, Error::invalid("backing", message)));
-            }
-        };
+        let backing = Backing::parse(backing).map_err(|error| raise(py, error))?;
         let index = py.detach(|| reader::Index::open(&path, backing)).map_err(|error| raise(py, error))?;
         Ok(Self { inner: Arc::new(index) })
     }
@@ -83,6 +75,13 @@ impl Index {
     fn sections(&self) -> Vec<(&'static str, u32, u64, u64, u64)> {
         let sections = self.inner.header().sections.iter();
         sections.map(|s| (Kind::name(s.kind), s.level, s.offset, s.bytes, s.items)).collect()
+    }
+
+    /// How many different tokens follow the n-grams of a length from 1 to order - 1: (n-grams looked at, how many of them
+    /// have a number of continuations of 0, 1, 2, ... bits, all continuations), from at most `most` lines of the table.
+    fn children(&self, py: Python, length: usize, most: u64) -> PyResult<(u64, Vec<u64>, u64)> {
+        let found = py.detach(|| self.inner.children(length, most)).map_err(|error| raise(py, error))?;
+        Ok((found.contexts, found.by_bits, found.total))
     }
 
     /// Check every byte of the file; raises NgramError at the first fault.
@@ -142,6 +141,7 @@ impl Index {
             skip_ngram_at_first_level,
             stop_ids: stop_token_ids,
             ngram_weight,
+            ..Params::default()
         };
         let (tokens, logprobs) = (values::<i32>(py, token_ids)?, values::<f32>(py, logprobs)?);
         let query = Query {

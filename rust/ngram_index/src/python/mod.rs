@@ -2,6 +2,7 @@
 
 mod build;
 mod index;
+mod load;
 mod serve;
 
 use pyo3::buffer::{Element, PyBuffer};
@@ -15,7 +16,7 @@ pyo3::create_exception!(
     ngram_index,
     NgramError,
     PyException,
-    "Anything that the index refuses. `code` is one of invalid_argument, not_an_index, newer_version, truncated, corrupt, \
+    "Anything that the index refuses. `code` is one of invalid_argument, not_an_index, newer_version, older_version, truncated, corrupt, \
      io, address_in_use; `field` names the argument at fault, or is empty."
 );
 
@@ -25,6 +26,7 @@ fn raise(py: Python, error: Error) -> PyErr {
         Error::File { problem, .. } => match problem {
             FileProblem::Foreign => ("not_an_index", ""),
             FileProblem::NewerVersion => ("newer_version", ""),
+            FileProblem::OlderVersion => ("older_version", ""),
             FileProblem::Truncated => ("truncated", ""),
             FileProblem::Corrupt => ("corrupt", ""),
         },
@@ -73,10 +75,16 @@ fn values<T: Element>(py: Python, object: &Bound<PyAny>) -> PyResult<Vec<T>> {
 #[pymodule]
 fn ngram_index(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("FILE_FORMAT", crate::format::VERSION)?;
     module.add("NgramError", module.py().get_type::<NgramError>())?;
     module.add_class::<index::Index>()?;
     module.add_class::<index::PyTree>()?;
     module.add_class::<build::Builder>()?;
+    module.add_class::<load::Loading>()?;
     module.add_class::<serve::Server>()?;
-    module.add_function(wrap_pyfunction!(build::import_trie, module)?)
+    module.add_function(wrap_pyfunction!(load::pages, module)?)?;
+    module.add_function(wrap_pyfunction!(load::resident_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(load::set_numa_policy, module)?)?;
+    module.add_function(wrap_pyfunction!(build::import_trie, module)?)?;
+    module.add_function(wrap_pyfunction!(build::merge, module)?)
 }

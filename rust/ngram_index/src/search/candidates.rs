@@ -78,7 +78,7 @@ impl Candidates {
             let top = max(logprobs);
             self.row.clear();
             self.row.extend_from_slice(logprobs);
-            map(&mut self.row, |logprob| exp(logprob - top));
+            map(&mut self.row, move |logprob| exp(logprob - top));
             level.log_mass = if level.width > 0 { top + ln(sum(&self.row)) } else { top };
             level.mass = exp(level.log_mass).min(1.0);
         }

@@ -39,10 +39,12 @@ impl Searcher {
                 let shares = self.candidates.shares(state.offset);
                 g.extend_from_slice(shares);
                 for (_, (counts, total, distinct)) in rows.filter(|(_, (_, _, distinct))| *distinct > 0.0) {
-                    zip(g, counts, |shorter, count| witten_bell(shorter, count, total, distinct));
+                    zip(g, counts, move |shorter, count| {
+                        witten_bell(shorter, count, total, distinct)
+                    });
                 }
                 if rule == Rule::Divided {
-                    zip(g, shares, |value, share| value / share);
+                    zip(g, shares, move |value, share| value / share);
                 }
             }
         }
@@ -59,18 +61,18 @@ impl Searcher {
         };
         let weight = params.ngram_weight;
         let logprobs = self.candidates.logprobs(state.offset);
-        zip(steps, logprobs, |g, logprob| logprob + weight * ln(g + epsilon));
+        zip(steps, logprobs, move |g, logprob| logprob + weight * ln(g + epsilon));
         let top = max(steps);
-        map(steps, |value| exp(value - top));
+        map(steps, move |value| exp(value - top));
         let share = self.candidates.mass(state.offset) / sum(steps);
-        map(steps, |value| value * share);
+        map(steps, move |value| value * share);
     }
 }
 
 /// Where a context knows a candidate, its relative frequency times a factor takes the place of what is there.
 #[inline]
 fn longest(g: &mut [f32], counts: &[f32], total: f32, factor: f32) {
-    zip(g, counts, |shorter, count| {
+    zip(g, counts, move |shorter, count| {
         let known = frequency(count, total) * factor;
         if count > 0.0 { known } else { shorter }
     });

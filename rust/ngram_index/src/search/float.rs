@@ -56,8 +56,9 @@ pub(super) fn exp(x: f32) -> f32 {
     (1.0 + (r + p * (r * r))) * f32::from_bits(power)
 }
 
-/// Replace each value of a padded row.
-#[inline(always)]
+/// Replace each value of a padded row. Closures own what they use, and this is not inlined: else compilers see stores that
+/// might change what the closure reads, and give vectors up.
+#[inline(never)]
 pub(super) fn map(row: &mut [f32], f: impl Fn(f32) -> f32) {
     for block in row.as_chunks_mut::<LANES>().0 {
         for value in block {
@@ -67,7 +68,7 @@ pub(super) fn map(row: &mut [f32], f: impl Fn(f32) -> f32) {
 }
 
 /// Replace each value of a padded row by a function of it and the value beside it in another one.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn zip(row: &mut [f32], other: &[f32], f: impl Fn(f32, f32) -> f32) {
     for (block, beside) in row.as_chunks_mut::<LANES>().0.iter_mut().zip(other.as_chunks::<LANES>().0) {
         for (value, other) in block.iter_mut().zip(beside) {

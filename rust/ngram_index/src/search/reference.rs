@@ -100,7 +100,7 @@ impl Searcher {
         let mass = self.candidates.log_mass(offset);
         draft.clear();
         draft.extend_from_slice(self.candidates.logprobs(offset));
-        map(draft, |logprob| decay * ln(exp(logprob - mass) + EPSILON));
+        map(draft, move |logprob| decay * ln(exp(logprob - mass) + EPSILON));
         let weight = if offset > 0 || !params.skip_ngram_at_first_level {
             NGRAM_WEIGHT
         } else {
@@ -116,7 +116,7 @@ impl Searcher {
             let state = &self.states[parent.state as usize];
             self.evidence(index, state, params.rule(), params.backoff_factor, g);
             let score = parent.score;
-            zip(g, draft, |g, draft| {
+            zip(g, draft, move |g, draft| {
                 score + (draft + weight * ln(g + EPSILON)) / damping
             });
             for (choice, score) in g[..width].iter().enumerate() {

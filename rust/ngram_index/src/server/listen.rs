@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,50 @@ use crate::error::{Error, Result};
 pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    /// The address with the port that was chosen for port 0.
+    pub fn address(&self, asked: &str) -> String {
+        let port = match self {
+            Self::Tcp(listener) => listener.local_addr().map(|address| address.port()),
+            Self::Unix(..) => return asked.to_owned(),
+        };
+        match (asked.rsplit_once(':'), port) {
+            (Some((host, _)), Ok(port)) => format!("{host}:{port}"),
+            _ => asked.to_owned(),
+        }
+    }
+
+    /// The file to remove with the server.
+    pub fn socket_file(&self) -> Option<SocketFile> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Unix(_, path) => Some(SocketFile {
+                path: path.clone(),
+                inode: inode(path),
+            }),
+        }
+    }
+}
+
+/// A socket file that is removed with its server, unless another file took its name.
+pub(super) struct SocketFile {
+    path: PathBuf,
+    inode: Option<u64>,
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::symlink_metadata(path).ok().map(|found| found.ino())
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if inode(&self.path) == self.inode {
+            // Somebody else may have removed it just now.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// Bind "host:port" (port 0 chooses a free one) or "unix:/path".

@@ -3,23 +3,31 @@
 //! A client on a Unix socket must send an `:authority` such as `localhost`: the escaped path that some gRPC libraries
 //! send by default is not one by RFC 3986, and the stream is reset (github.com/hyperium/h2 pull request 487).
 
+mod catalog;
+mod lifetime;
 mod listen;
+mod metrics;
+mod queue;
+mod route;
 mod service;
+mod stream;
+mod whole;
+mod workers;
 
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::server::{Router, TcpIncoming};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use crate::error::{Error, Result};
 use crate::reader::Index;
-use listen::{Listener, bind};
+use lifetime::Lifetime;
+pub use lifetime::Waiter;
+use listen::{SocketFile, bind};
+pub use metrics::{BOUNDS, Snapshot, Times};
 use service::Service;
 
 /// Protobuf types of `dartspec.v1` that the service needs.
@@ -28,10 +36,9 @@ pub mod v1 {
     tonic::include_proto!("dartspec.v1");
 }
 
-const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dartspec_v1.bin"));
 const SERVICE: &str = "dartspec.v1.NgramService";
-/// Calls of one connection that are worked on at a time; the others wait at the client.
-const MAX_STREAMS: u32 = 1024;
+/// How long a swap waits for the calls that still use the old index.
+const MAX_RELEASE: Duration = Duration::from_secs(1);
 
 /// Where and how to serve.
 #[derive(Clone, Debug)]
@@ -40,66 +47,67 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Largest request and response in bytes.
     pub max_message_bytes: usize,
+    /// Most queries of one request.
+    pub max_queries: usize,
+    /// Most queries that wait or are worked on; more are refused with RESOURCE_EXHAUSTED.
+    pub max_queue: usize,
+    /// Most SearchStream calls at a time.
+    pub max_streams: usize,
     /// Threads that search the queries of a batch.
     pub threads: usize,
+    /// Whether health is SERVING from the start; else from [`Server::ready`] on.
+    pub ready: bool,
+}
+
+impl Config {
+    fn check(&self) -> Result<()> {
+        if self.listen.is_empty() {
+            return Err(Error::invalid("listen", "must hold at least one address"));
+        }
+        for (field, value) in [
+            ("threads", self.threads),
+            ("max_queries", self.max_queries),
+            ("max_streams", self.max_streams),
+        ] {
+            if value == 0 {
+                return Err(Error::invalid(field, "must be at least 1, got 0"));
+            }
+        }
+        if self.max_queue < self.max_queries {
+            let message = format!(
+                "must be at least max_queries, {}, got {}; else the largest request never fits",
+                self.max_queries, self.max_queue
+            );
+            return Err(Error::invalid("max_queue", message));
+        }
+        Ok(())
+    }
 }
 
 /// A running server; dropping it stops it at once.
 pub struct Server {
     runtime: Option<Runtime>,
     stop: watch::Sender<bool>,
-    state: Arc<State>,
+    lifetime: Arc<Lifetime>,
+    health: HealthReporter,
+    service: Service,
     addresses: Vec<String>,
     sockets: Vec<SocketFile>,
-}
-
-/// A socket file that is removed with its server, unless another file took its name.
-struct SocketFile {
-    path: PathBuf,
-    inode: Option<u64>,
-}
-
-fn inode(path: &Path) -> Option<u64> {
-    std::fs::symlink_metadata(path).ok().map(|found| found.ino())
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if inode(&self.path) == self.inode {
-            // Somebody else may have removed it just now.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// How many listeners are still served, for waiting on.
-struct State {
-    open: Mutex<usize>,
-    changed: Condvar,
 }
 
 impl Server {
     /// Bind the addresses and serve in background threads. When this returns, calls are answered.
     pub fn start(indexes: Vec<Arc<Index>>, config: &Config) -> Result<Self> {
-        if config.listen.is_empty() {
-            return Err(Error::invalid("listen", "must hold at least one address"));
-        }
-        if config.threads == 0 {
-            return Err(Error::invalid("threads", "must be at least 1, got 0"));
-        }
-        let service = Service::new(indexes, config.threads)?;
+        config.check()?;
+        let (stop, stopped) = watch::channel(false);
+        let service = Service::new(indexes, config, stopped.clone())?;
         let mut listeners = Vec::with_capacity(config.listen.len());
         let mut addresses = Vec::with_capacity(config.listen.len());
         let mut sockets = Vec::new();
         for address in &config.listen {
             let listener = bind(address)?;
-            if let Listener::Unix(_, path) = &listener {
-                sockets.push(SocketFile {
-                    path: path.clone(),
-                    inode: inode(path),
-                });
-            }
-            addresses.push(with_port(address, &listener));
+            sockets.extend(listener.socket_file());
+            addresses.push(listener.address(address));
             listeners.push(listener);
         }
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -111,23 +119,23 @@ impl Server {
                 context: "cannot start the server's threads".to_owned(),
                 source,
             })?;
-        let (stop, stopped) = watch::channel(false);
-        let state = Arc::new(State {
-            open: Mutex::new(listeners.len()),
-            changed: Condvar::new(),
-        });
+        let lifetime = Arc::new(Lifetime::new(listeners.len()));
+        let (health, health_service) = tonic_health::server::health_reporter();
+        runtime.block_on(report(&health, config.ready));
         {
             let _context = runtime.enter();
-            let router = runtime.block_on(router(service, config.max_message_bytes, stopped.clone()))?;
+            let router = route::router(service.clone(), health_service, config.max_message_bytes)?;
             for listener in listeners {
-                let serving = serve(router.clone(), listener, stopped.clone())?;
-                runtime.spawn(state.clone().leave_after(serving));
+                let serving = route::serve(router.clone(), listener, stopped.clone())?;
+                runtime.spawn(lifetime.clone().of(serving));
             }
         }
         Ok(Self {
             runtime: Some(runtime),
             stop,
-            state,
+            lifetime,
+            health,
+            service,
             addresses,
             sockets,
         })
@@ -138,23 +146,36 @@ impl Server {
         &self.addresses
     }
 
+    /// Report SERVING from now on.
+    pub fn ready(&self) {
+        if let Some(runtime) = &self.runtime {
+            runtime.block_on(report(&self.health, true));
+        }
+    }
+
     /// Stop taking calls, let those that run finish within `grace`, then end. Returns whether all finished.
     pub fn stop(&mut self, grace: Duration) -> bool {
         let Some(runtime) = self.runtime.take() else {
             return true;
         };
+        runtime.block_on(report(&self.health, false));
         // Fails when nothing listens any more, which is what is wanted.
         let _ = self.stop.send(true);
         let finished = self.waiter().wait(Some(grace));
         runtime.shutdown_background();
         self.sockets.clear();
-        self.state.leave_all();
+        self.lifetime.end();
         finished
     }
 
     /// Something to wait for the end with, from another thread.
     pub fn waiter(&self) -> Waiter {
-        Waiter(self.state.clone())
+        Waiter(self.lifetime.clone())
+    }
+
+    /// Something to look at the server and to swap its indexes with, from another thread.
+    pub fn handle(&self) -> Handle {
+        Handle(self.service.clone())
     }
 }
 
@@ -164,117 +185,55 @@ impl Drop for Server {
     }
 }
 
-/// Waits for the end of a server.
-pub struct Waiter(Arc<State>);
+/// Looks at a server and swaps its indexes.
+#[derive(Clone)]
+pub struct Handle(Service);
 
-impl Waiter {
-    /// Wait until nothing is served any more; false if that took longer than the time-out.
-    pub fn wait(&self, timeout: Option<Duration>) -> bool {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
-        while *open > 0 {
-            let Some(deadline) = deadline else {
-                open = self.0.changed.wait(open).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            open = self.0.changed.wait_timeout(open, left).unwrap_or_else(PoisonError::into_inner).0;
+impl Handle {
+    /// Serve `index` in place of the one for the same tokenizer. Calls that run keep the old one; this waits for them
+    /// for up to a second, so that the old one's memory is let go here and not by a call.
+    pub fn swap(&self, index: Arc<Index>) -> Result<()> {
+        let old = self.0.catalog().swap(index)?;
+        let deadline = Instant::now() + MAX_RELEASE;
+        while Arc::strong_count(&old) > 1 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
         }
-        true
+        Ok(())
+    }
+
+    /// The indexes, by fingerprint.
+    pub fn indexes(&self) -> Vec<Arc<Index>> {
+        self.0.catalog().all().collect()
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> Snapshot {
+        self.0.metrics().snapshot()
+    }
+
+    /// Queries that wait or are worked on, and the most of them.
+    pub fn queue(&self) -> (usize, usize) {
+        self.0.queue()
+    }
+
+    /// Open search streams, and the most of them.
+    pub fn streams(&self) -> (usize, usize) {
+        self.0.streams()
     }
 }
 
-impl State {
-    fn leave_all(&self) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = 0;
-        self.changed.notify_all();
-    }
-
-    async fn leave_after(self: Arc<Self>, serving: impl Future) {
-        serving.await;
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        *open = open.saturating_sub(1);
-        self.changed.notify_all();
+async fn report(health: &HealthReporter, serving: bool) {
+    let status = if serving {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    };
+    for name in ["", SERVICE] {
+        health.set_service_status(name, status).await;
     }
 }
 
 async fn until(mut stopped: watch::Receiver<bool>) {
     // An error means that the sender is gone, which is a stop too.
     let _ = stopped.wait_for(|stopped| *stopped).await;
-}
-
-fn serve(
-    router: Router,
-    listener: Listener,
-    stopped: watch::Receiver<bool>,
-) -> Result<impl Future<Output = std::result::Result<(), tonic::transport::Error>> + Send> {
-    let listen = |source| Error::Io {
-        context: "cannot listen".to_owned(),
-        source,
-    };
-    let tcp_or_unix = match listener {
-        Listener::Tcp(listener) => {
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(listen)?;
-            Incoming::Tcp(TcpIncoming::from(listener).with_nodelay(Some(true)))
-        }
-        Listener::Unix(listener, _) => {
-            let listener = tokio::net::UnixListener::from_std(listener).map_err(listen)?;
-            Incoming::Unix(UnixListenerStream::new(listener))
-        }
-    };
-    Ok(async move {
-        match tcp_or_unix {
-            Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, until(stopped)).await,
-            Incoming::Unix(incoming) => router.serve_with_incoming_shutdown(incoming, until(stopped)).await,
-        }
-    })
-}
-
-enum Incoming {
-    Tcp(TcpIncoming),
-    Unix(UnixListenerStream),
-}
-
-/// The address with the port that was chosen for port 0.
-fn with_port(address: &str, listener: &Listener) -> String {
-    let port = match listener {
-        Listener::Tcp(listener) => listener.local_addr().map(|address| address.port()),
-        Listener::Unix(..) => return address.to_owned(),
-    };
-    match (address.rsplit_once(':'), port) {
-        (Some((host, _)), Ok(port)) => format!("{host}:{port}"),
-        _ => address.to_owned(),
-    }
-}
-
-async fn router(service: Service, max_message_bytes: usize, stopped: watch::Receiver<bool>) -> Result<Router> {
-    let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_service_status(SERVICE, tonic_health::ServingStatus::Serving).await;
-    tokio::spawn(async move {
-        until(stopped).await;
-        for name in ["", SERVICE] {
-            health.set_service_status(name, tonic_health::ServingStatus::NotServing).await;
-        }
-    });
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    let broken = |error: tonic_reflection::server::Error| Error::Io {
-        context: "cannot describe the service".to_owned(),
-        source: io::Error::other(error),
-    };
-    let ngram = v1::ngram_service_server::NgramServiceServer::new(service)
-        .max_decoding_message_size(max_message_bytes)
-        .max_encoding_message_size(max_message_bytes);
-    Ok(tonic::transport::Server::builder()
-        .max_concurrent_streams(MAX_STREAMS)
-        .add_service(health_service)
-        .add_service(reflection().build_v1().map_err(broken)?)
-        .add_service(reflection().build_v1alpha().map_err(broken)?)
-        .add_service(ngram))
 }

@@ -1,15 +1,17 @@
 //! The calls of NgramService: convert, call the core, convert.
 
-use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use rayon::prelude::*;
-use tonic::{Code, Request, Response, Status};
+use tokio::sync::{Semaphore, watch};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::v1;
+use super::catalog::Catalog;
+use super::metrics::{Method, Metrics};
+use super::stream::Answers;
+use super::workers::{Running, Workers};
+use super::{Config, v1};
 use crate::error::{Error, Result};
 use crate::reader::Index;
 use crate::score::score;
@@ -17,44 +19,75 @@ use crate::search::{self, Mode, Params, Query, Rule};
 
 /// Layout of the packed fields of proposals and trees.
 const REVISION: u32 = 1;
-/// Most queries of one request.
-const MAX_QUERIES: usize = 4096;
+/// A search within these limits takes less time than handing it to another thread and back would save.
+const HERE_QUERIES: usize = 4;
+const HERE_CANDIDATES: usize = 1024;
+const HERE_NODES: usize = 128;
+/// The same for candidates to score.
+const HERE_SCORES: usize = 2048;
 
 #[derive(Clone)]
 pub(super) struct Service {
-    indexes: Arc<HashMap<String, Arc<Index>>>,
-    pool: Arc<rayon::ThreadPool>,
+    catalog: Arc<Catalog>,
+    workers: Workers,
+    metrics: Arc<Metrics>,
+    streams: Arc<Semaphore>,
+    max_streams: usize,
+    stopped: watch::Receiver<bool>,
+}
+
+/// A search that has begun.
+pub(super) struct BegunSearch {
+    trees: Running<v1::Tree>,
+    mode: v1::SearchMode,
+    score_rule: v1::ScoreRule,
+}
+
+impl BegunSearch {
+    /// Wait for the end.
+    pub async fn answer(self) -> std::result::Result<v1::SearchResponse, Status> {
+        let (trees, time) = self.trees.outcome().await;
+        Ok(v1::SearchResponse {
+            trees: trees?,
+            search_us: time.as_secs_f64() * 1e6,
+            mode: self.mode.into(),
+            score_rule: self.score_rule.into(),
+        })
+    }
 }
 
 impl Service {
-    pub(super) fn new(indexes: Vec<Arc<Index>>, threads: usize) -> Result<Self> {
-        let mut by_fingerprint = HashMap::new();
-        for index in indexes {
-            let fingerprint = index.header().fingerprint.clone();
-            let path = index.path().display().to_string();
-            if let Some(other) = by_fingerprint.insert(fingerprint.clone(), index) {
-                let message = format!(
-                    "{path} and {} are for the same tokenizer {fingerprint}; serve one of them",
-                    other.path().display()
-                );
-                return Err(Error::invalid("indexes", message));
-            }
-        }
-        if by_fingerprint.is_empty() {
-            return Err(Error::invalid("indexes", "must hold at least one index"));
-        }
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|i| format!("ngram-search-{i}"))
-            .build()
-            .map_err(|error| Error::Io {
-                context: "cannot start the search threads".to_owned(),
-                source: io::Error::other(error),
-            })?;
+    pub(super) fn new(indexes: Vec<Arc<Index>>, config: &Config, stopped: watch::Receiver<bool>) -> Result<Self> {
+        let metrics = Arc::new(Metrics::default());
         Ok(Self {
-            indexes: Arc::new(by_fingerprint),
-            pool: Arc::new(pool),
+            catalog: Arc::new(Catalog::new(indexes)?),
+            workers: Workers::new(config.threads, config.max_queries, config.max_queue, metrics.clone())?,
+            metrics,
+            streams: Arc::new(Semaphore::new(config.max_streams)),
+            max_streams: config.max_streams,
+            stopped,
         })
+    }
+
+    pub(super) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    pub(super) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Queries that wait or are worked on, and the most of them.
+    pub(super) fn queue(&self) -> (usize, usize) {
+        (self.workers.queue().len(), self.workers.queue().limit())
+    }
+
+    /// Open search streams, and the most of them.
+    pub(super) fn streams(&self) -> (usize, usize) {
+        (
+            self.max_streams.saturating_sub(self.streams.available_permits()),
+            self.max_streams,
+        )
     }
 
     fn index(&self, fingerprint: &str) -> std::result::Result<Arc<Index>, Status> {
@@ -64,9 +97,8 @@ impl Service {
                 "must name the tokenizer; see Describe",
             ));
         }
-        self.indexes.get(fingerprint).cloned().ok_or_else(|| {
-            let mut loaded: Vec<&str> = self.indexes.keys().map(String::as_str).collect();
-            loaded.sort_unstable();
+        self.catalog.get(fingerprint).ok_or_else(|| {
+            let loaded: Vec<&str> = self.catalog.fingerprints().collect();
             let message = format!(
                 "tokenizer_fingerprint: no index for {fingerprint}; loaded: {}",
                 loaded.join(", ")
@@ -75,58 +107,40 @@ impl Service {
         })
     }
 
-    /// Do `work` for every query in the search threads, or right here if there is only one.
-    async fn for_each<Q, A, F>(&self, queries: Vec<Q>, work: F) -> std::result::Result<Vec<A>, Status>
-    where
-        Q: Send + Sync + 'static,
-        A: Send + 'static,
-        F: Fn(usize, &Q) -> std::result::Result<A, Status> + Send + Sync + 'static,
-    {
-        if queries.len() > MAX_QUERIES {
-            let message = format!("must be at most {MAX_QUERIES}, got {}", queries.len());
-            return Err(bad_request("queries", &message));
-        }
-        if queries.len() < 2 {
-            return queries.iter().map(|query| work(0, query)).collect();
-        }
-        let pool = self.pool.clone();
-        let all = move || {
-            pool.install(|| queries.par_iter().enumerate().map(|(i, query)| work(i, query)).collect::<Vec<_>>())
-        };
-        // Collected in order, so the first query at fault is the one reported, whichever thread found it.
-        let answers = tokio::task::spawn_blocking(all).await;
-        answers.map_err(|error| Status::internal(format!("search failed: {error}")))?.into_iter().collect()
-    }
-}
-
-#[tonic::async_trait]
-impl v1::ngram_service_server::NgramService for Service {
-    async fn search(
+    /// Begin the searches of a request. A small one is done when this returns if it may be done `here`.
+    pub(super) fn begin_search(
         &self,
-        request: Request<v1::SearchRequest>,
-    ) -> std::result::Result<Response<v1::SearchResponse>, Status> {
-        let start = Instant::now();
-        let request = request.into_inner();
+        request: v1::SearchRequest,
+        here: bool,
+    ) -> std::result::Result<BegunSearch, Status> {
         let index = self.index(&request.tokenizer_fingerprint)?;
         let params = params(request.params.unwrap_or_default())?;
         let (mode, score_rule) = selection(&params);
-        let search = move |i: usize, query: &v1::SearchQuery| search_one(&index, &params, i, query);
-        let trees = self.for_each(request.queries, search).await?;
-        let search_us = start.elapsed().as_secs_f64() * 1e6;
-        Ok(Response::new(v1::SearchResponse {
+        let here = here && is_small(&request.queries, &params);
+        let metrics = self.metrics.clone();
+        let search = move |i: usize, query: &v1::SearchQuery| {
+            let start = Instant::now();
+            let tree = search_one(&index, &params, i, query)?;
+            metrics.searched(start.elapsed(), &tree.feature_bins);
+            Ok(tree)
+        };
+        let trees = self.workers.run(request.queries, here, search)?;
+        Ok(BegunSearch {
             trees,
-            search_us,
-            mode: mode.into(),
-            score_rule: score_rule.into(),
-        }))
+            mode,
+            score_rule,
+        })
     }
 
-    async fn score(
-        &self,
-        request: Request<v1::ScoreRequest>,
-    ) -> std::result::Result<Response<v1::ScoreResponse>, Status> {
-        let request = request.into_inner();
+    async fn search_all(&self, request: v1::SearchRequest) -> std::result::Result<v1::SearchResponse, Status> {
+        self.begin_search(request, true)?.answer().await
+    }
+
+    async fn score_all(&self, request: v1::ScoreRequest) -> std::result::Result<v1::ScoreResponse, Status> {
         let index = self.index(&request.tokenizer_fingerprint)?;
+        let candidates: usize = request.queries.iter().map(|query| query.candidates.len()).sum();
+        let here = request.queries.len() + candidates <= HERE_SCORES;
+        let metrics = self.metrics.clone();
         let score = move |i: usize, query: &v1::ScoreQuery| {
             if query.context.is_empty() {
                 return Err(bad_request(
@@ -135,23 +149,80 @@ impl v1::ngram_service_server::NgramService for Service {
                 ));
             }
             let scores = score(&index, &query.context, &query.candidates);
+            metrics.scored();
             Ok(v1::Scores {
                 probabilities: scores.iter().map(|score| score.probability).collect(),
                 matched: scores.iter().map(|score| u32::from(score.matched)).collect(),
             })
         };
-        let scores = self.for_each(request.queries, score).await?;
-        Ok(Response::new(v1::ScoreResponse { scores }))
+        let scores = self.workers.run(request.queries, here, score)?.outcome().await.0?;
+        Ok(v1::ScoreResponse { scores })
+    }
+}
+
+/// Whether a search is over sooner than it could be handed to another thread and back.
+fn is_small(queries: &[v1::SearchQuery], params: &Params) -> bool {
+    let ids = |query: &v1::SearchQuery| query.proposals.as_ref().map_or(0, |proposals| proposals.token_ids.len() / 4);
+    queries.len() <= HERE_QUERIES
+        && params.node_budget <= HERE_NODES
+        && params.beam_width <= HERE_NODES
+        && queries.iter().map(ids).sum::<usize>() <= HERE_CANDIDATES
+}
+
+#[tonic::async_trait]
+impl v1::ngram_service_server::NgramService for Service {
+    type SearchStreamStream = Answers;
+
+    async fn search(
+        &self,
+        request: Request<v1::SearchRequest>,
+    ) -> std::result::Result<Response<v1::SearchResponse>, Status> {
+        let mut call = self.metrics.call(Method::Search);
+        let answer = self.search_all(request.into_inner()).await;
+        call.ended(code(&answer));
+        answer.map(Response::new)
+    }
+
+    async fn search_stream(
+        &self,
+        request: Request<Streaming<v1::SearchRequest>>,
+    ) -> std::result::Result<Response<Answers>, Status> {
+        let mut call = self.metrics.call(Method::SearchStream);
+        let Ok(permit) = self.streams.clone().try_acquire_owned() else {
+            call.ended(Code::ResourceExhausted);
+            let message = format!(
+                "{} search streams are open, which is the limit; close one, or use Search",
+                self.max_streams
+            );
+            return Err(Status::resource_exhausted(message));
+        };
+        let answers = Answers::new(self.clone(), request.into_inner(), self.stopped.clone(), call, permit);
+        Ok(Response::new(answers))
+    }
+
+    async fn score(
+        &self,
+        request: Request<v1::ScoreRequest>,
+    ) -> std::result::Result<Response<v1::ScoreResponse>, Status> {
+        let mut call = self.metrics.call(Method::Score);
+        let answer = self.score_all(request.into_inner()).await;
+        call.ended(code(&answer));
+        answer.map(Response::new)
     }
 
     async fn describe(
         &self,
         _request: Request<v1::NgramServiceDescribeRequest>,
     ) -> std::result::Result<Response<v1::NgramServiceDescribeResponse>, Status> {
-        let mut indexes: Vec<v1::IndexDescription> = self.indexes.values().map(|index| describe(index)).collect();
-        indexes.sort_by(|a, b| a.tokenizer_fingerprint.cmp(&b.tokenizer_fingerprint));
+        let mut call = self.metrics.call(Method::Describe);
+        let indexes = self.catalog.all().map(|index| describe(&index)).collect();
+        call.ended(Code::Ok);
         Ok(Response::new(v1::NgramServiceDescribeResponse { indexes }))
     }
+}
+
+fn code<T>(answer: &std::result::Result<T, Status>) -> Code {
+    answer.as_ref().map_or_else(Status::code, |_| Code::Ok)
 }
 
 fn describe(index: &Index) -> v1::IndexDescription {
@@ -260,7 +331,7 @@ fn search_one(
 }
 
 /// INVALID_ARGUMENT with the field in the message and in the details.
-fn bad_request(field: &str, message: &str) -> Status {
+pub(super) fn bad_request(field: &str, message: &str) -> Status {
     let details = ErrorDetails::with_bad_request_violation(field, message);
     Status::with_error_details(Code::InvalidArgument, format!("{field}: {message}"), details)
 }
