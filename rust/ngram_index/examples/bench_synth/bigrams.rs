@@ -56,20 +56,27 @@ impl<'a> Bigrams<'a> {
         let seen = (measured * self.scale).round().max(1.0);
         let most = (self.by_rank.len() as f64 * 0.9).min(seen);
         let number = self.shape.grown(now, self.scale).clamp(1.0, most);
-        Some((seen as u64, (number + random.random::<f64>()) as usize))
+        Some((seen as u64, ((number + random.random::<f64>()) as usize).clamp(1, seen as usize)))
     }
 
-    /// One in `share` of the successors of a token.
-    pub fn successors(&self, token: u32, share: usize, counts: &Counts) -> Successors {
+    /// The successors of a token.
+    pub fn successors(&self, token: u32, counts: &Counts) -> Successors {
+        self.some(token, usize::MAX, counts)
+    }
+
+    /// The successors of a token, or so many drawn as a sample.
+    pub fn some(&self, token: u32, most: usize, counts: &Counts) -> Successors {
         let Some((seen, number)) = self.token(token) else {
             return Successors::default();
         };
-        let number = number.clamp(1, seen as usize);
-        let (seen, number) = (seen.div_ceil(share as u64), number.div_ceil(share).min(seen.div_ceil(share as u64) as usize));
         let mut random = SmallRng::seed_from_u64(self.seed ^ u64::from(token) << 24 ^ 1);
         let (mut drawn, mut ranks) = (Vec::new(), Vec::new());
-        counts.draw(seen, number, &mut random, &mut drawn);
-        distinct_ranks(self.by_rank.len(), number, &mut random, &mut ranks);
+        if number <= most {
+            counts.draw(seen, number, &mut random, &mut drawn);
+        } else {
+            counts.sample(seen, number, most, &mut random, &mut drawn);
+        }
+        distinct_ranks(self.by_rank.len(), number.min(most), &mut random, &mut ranks);
         Successors {
             tokens: ranks.iter().map(|rank| self.by_rank[*rank as usize]).collect(),
             counts: drawn.iter().map(|count| u32::try_from(*count).unwrap_or(u32::MAX)).collect(),

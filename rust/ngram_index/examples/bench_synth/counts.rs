@@ -38,6 +38,20 @@ impl Counts {
         }
     }
 
+    /// Fill `counts` with `number` of the `followed` counts of a context seen `seen` times, without regard to their sum.
+    pub fn sample(&self, seen: u64, followed: usize, number: usize, random: &mut impl Rng, counts: &mut Vec<u64>) {
+        counts.clear();
+        let table = self.table(seen, followed);
+        counts.extend((0..number).map(|_| one(table, random).min(seen)));
+    }
+
+    fn table(&self, seen: u64, followed: usize) -> &[f32; OCTAVES] {
+        let mean = seen as f64 / followed as f64;
+        let largest = (seen - followed as u64 + 1).ilog2() as usize;
+        let step = ((mean.log2() / MEAN_STEP).round() as usize).min(MEANS - 1);
+        &self.tables[largest.min(OCTAVES - 1)][step]
+    }
+
     /// Fill `counts` with `followed` counts for a context seen `seen` times, largest first; followed is at most seen.
     pub fn draw(&self, seen: u64, followed: usize, random: &mut impl Rng, counts: &mut Vec<u64>) {
         counts.clear();
@@ -49,10 +63,7 @@ impl Counts {
             counts.resize(followed, 1);
             return;
         }
-        let mean = seen as f64 / followed as f64;
-        let largest = (seen - followed as u64 + 1).ilog2() as usize;
-        let step = ((mean.log2() / MEAN_STEP).round() as usize).min(MEANS - 1);
-        let table = &self.tables[largest.min(OCTAVES - 1)][step];
+        let table = self.table(seen, followed);
         if seen > EXACT {
             counts.extend((0..followed).map(|_| one(table, random)));
         } else {

@@ -28,8 +28,8 @@ use crate::trigrams::{Buffers, Trigram, Trigrams};
 
 /// Bigrams of a unit of work.
 const UNIT: usize = 4096;
-/// Of the bigrams, one in so many is looked at to plan a size.
-const PLAN_SHARE: usize = 64;
+/// Successors of a token that are looked at to plan a size.
+const PLAN_SAMPLE: usize = 200;
 const QUEUE: usize = 8;
 
 #[derive(Deserialize)]
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let scale = plan(&request);
     eprintln!("a corpus {scale:.3} times the measured one, planned in {:.1} s", start.elapsed().as_secs_f64());
-    let bigrams = all_bigrams(&request, scale, 1);
+    let bigrams = all_bigrams(&request, scale);
     let held: usize = bigrams.iter().map(|entry| entry.tokens.len()).sum();
     eprintln!("{held} bigrams after {:.1} s", start.elapsed().as_secs_f64());
     let header = write(&request, scale, &bigrams, held, start)?;
@@ -81,8 +81,8 @@ fn plan(request: &Request) -> f64 {
     if request.nodes == 0 {
         return 1.0;
     }
-    let (mut low, mut high) = (-20.0_f64, 20.0_f64);
-    for _ in 0..16 {
+    let (mut low, mut high) = (-16.0_f64, 16.0_f64);
+    for _ in 0..12 {
         let middle = (low + high) / 2.0;
         if expected_nodes(request, middle.exp2()) < request.nodes as f64 {
             low = middle;
@@ -95,24 +95,21 @@ fn plan(request: &Request) -> f64 {
 
 /// From a sample of the bigrams.
 fn expected_nodes(request: &Request, scale: f64) -> f64 {
-    let counts = Counts::new(&request.shape.trigram_count_octaves);
-    let bigrams = all_bigrams(request, scale, PLAN_SHARE);
-    let sizes = Bigrams::new(&request.shape, scale, request.seed, request.vocab_size);
-    let trigrams = trigrams(request, scale, &counts, &bigrams);
+    let bigrams = Bigrams::new(&request.shape, scale, request.seed, request.vocab_size);
+    let bigram_counts = Counts::new(&request.shape.bigram_count_octaves);
+    let trigram_counts = Counts::new(&request.shape.trigram_count_octaves);
+    let trigrams = trigrams(request, scale, &trigram_counts, &[]);
     let mut random = SmallRng::seed_from_u64(request.seed);
+    let numbers: Vec<usize> = (0..request.vocab_size).map(|token| bigrams.token(token).map_or(0, |(_, n)| n)).collect();
     let mut nodes = request.shape.token_ranks() as f64;
-    for token in 0..request.vocab_size {
-        let sample = &bigrams[token as usize];
-        let Some((_, number)) = sizes.token(token) else {
-            continue;
+    for (token, number) in (0..).zip(&numbers) {
+        let sample = bigrams.some(token, PLAN_SAMPLE, &bigram_counts);
+        let pairs = sample.tokens.iter().zip(&sample.counts);
+        let children = |(second, seen): (&u16, &u32)| {
+            trigrams.children(numbers[usize::from(*second)], u64::from(*seen).max(1), &mut random)
         };
-        // In the sample the successors of a successor are a few only, so their number bounds nothing.
-        let children: f64 = sample
-            .counts
-            .iter()
-            .map(|seen| trigrams.unbounded_children(u64::from(*seen), &mut random))
-            .sum();
-        nodes += number as f64 * (1.0 + children / sample.counts.len().max(1) as f64);
+        let children: usize = pairs.map(children).sum();
+        nodes += *number as f64 * (1.0 + children as f64 / sample.counts.len().max(1) as f64);
     }
     nodes
 }
@@ -127,11 +124,10 @@ fn trigrams<'a>(request: &'a Request, scale: f64, counts: &'a Counts, bigrams: &
     }
 }
 
-/// One in `share` of the successors of each token.
-fn all_bigrams(request: &Request, scale: f64, share: usize) -> Vec<Successors> {
+fn all_bigrams(request: &Request, scale: f64) -> Vec<Successors> {
     let bigrams = Bigrams::new(&request.shape, scale, request.seed, request.vocab_size);
     let counts = Counts::new(&request.shape.bigram_count_octaves);
-    (0..request.vocab_size).map(|token| bigrams.successors(token, share, &counts)).collect()
+    (0..request.vocab_size).map(|token| bigrams.successors(token, &counts)).collect()
 }
 
 fn write(

@@ -28,19 +28,11 @@ pub struct Buffers {
 }
 
 impl Trigrams<'_> {
-    /// How many different tokens follow a bigram.
-    pub fn children(&self, second: u16, seen: u64, random: &mut impl Rng) -> usize {
-        let most = self.bigrams[usize::from(second)].tokens.len().min(seen as usize).max(1);
-        if seen <= 1 {
-            return 1;
-        }
-        (self.unbounded_children(seen, random) as usize).clamp(1, most)
-    }
-
-    /// The same without looking at how many tokens there are.
-    pub fn unbounded_children(&self, seen: u64, random: &mut impl Rng) -> f64 {
+    /// How many different tokens follow a bigram whose second token has `most` successors.
+    pub fn children(&self, most: usize, seen: u64, random: &mut impl Rng) -> usize {
+        let most = most.min(seen as usize).max(1);
         let number = self.shape.children(seen as f64, self.scale, random.random()) + random.random::<f64>();
-        number.floor().clamp(1.0, seen as f64)
+        (number as usize).clamp(1, most)
     }
 
     /// Append the trigrams that start with `first` and one of `seconds` (token and count of the bigram, ascending).
@@ -53,7 +45,7 @@ impl Trigrams<'_> {
                 continue;
             }
             let seen = u64::from(*seen).max(1);
-            let number = self.children(*second, seen, &mut random);
+            let number = self.children(follow.len(), seen, &mut random);
             self.counts.draw(seen, number, &mut random, &mut buffers.counts);
             distinct_ranks(follow.len(), number, &mut random, &mut buffers.ranks);
             buffers.children.clear();
