@@ -1,9 +1,9 @@
 """Token shards of real text: `python -m bench.corpus SOURCE... --output FOLDER`.
 
-Each source is a folder, a Debian package, a wheel or a source archive. Their Python files, manuals and pages are turned
-into text, equal documents are kept once, and every shard is a random sample of the documents, chosen by their hash:
-`held-out.npz` (one document in fifty) and `shard-NN.npz`, each `tokens` uint16 or uint32 [T] and `offsets` int64
-[documents + 1]. The last line is a JSON object.
+Each source is a folder, a Debian package, a wheel or a source archive. Their Python files, manuals and pages are
+turned into text, equal documents are kept once, and every shard is a random sample of the documents, chosen by their
+hash: `held-out.npz` (one document in fifty) and `shard-NN.npz`, each `tokens` uint16 or uint32 [T] and `offsets`
+int64 [documents + 1]. The last line is a JSON object.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from bench.corpus_text import documents
+from bench.shards import write_shard
 
 # A fiftieth is held out; the other documents go to a shard a fiftieth each.
 PARTS = 50
@@ -57,16 +58,6 @@ def tokenise(source: Path, tokenizer: Path, most_bytes: int) -> Tokenised:
 def part(digest: int) -> int:
     """The part that a document belongs to; 0 is held out."""
     return digest % PARTS
-
-
-def write_shard(path: Path, parts: list[NDArray[Any]]) -> int:
-    """Write documents as one shard; returns the number of tokens."""
-    offsets = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(tokens) for tokens in parts], out=offsets[1:])
-    temporary = path.with_suffix(".tmp.npz")
-    np.savez(temporary, tokens=np.concatenate(parts), offsets=offsets)
-    temporary.replace(path)
-    return int(offsets[-1])
 
 
 def tokenizer_file(name: str) -> Path:

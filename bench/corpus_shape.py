@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from dartspec.services.ngram.shards import read_shard
+from bench.shards import read_shard
 
 TOKEN_BITS = 16
 BUCKETS = 32
@@ -65,12 +65,12 @@ def read_tokens(shards: list[Path], limit: int) -> tuple[NDArray[Any], NDArray[n
     starts: list[NDArray[np.bool_]] = []
     held = 0
     for shard in shards:
-        for tokens, offsets in read_shard(shard):
-            first = np.zeros(len(tokens) + 1, bool)
-            first[offsets] = True
-            pieces.append(tokens[: limit - held])
-            starts.append(first[: len(pieces[-1])])
-            held += len(pieces[-1])
+        tokens, offsets = read_shard(shard)
+        first = np.zeros(len(tokens) + 1, np.bool_)
+        first[offsets] = True
+        pieces.append(tokens[: limit - held])
+        starts.append(first[: len(pieces[-1])])
+        held += len(pieces[-1])
         if held >= limit:
             break
     return np.concatenate(pieces), np.concatenate(starts)
@@ -88,9 +88,7 @@ def count(tokens: NDArray[Any], starts: NDArray[np.bool_]) -> Counts:
     trigrams, trigram_counts = unique(triples[inside[1:] & inside[:-1]])
     context = np.searchsorted(bigrams, trigrams >> np.uint64(TOKEN_BITS))
     children = np.bincount(context, minlength=len(bigrams))
-    return Counts(
-        len(tokens), np.bincount(tokens), bigrams, bigram_counts, trigram_counts, children.astype(np.int64)
-    )
+    return Counts(len(tokens), np.bincount(tokens), bigrams, bigram_counts, trigram_counts, children.astype(np.int64))
 
 
 def unique(keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

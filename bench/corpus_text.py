@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import html
-import io
 import re
 import subprocess
 import tarfile
@@ -70,17 +69,18 @@ def _files(source: Path) -> Iterator[tuple[str, bytes]]:
     elif source.suffix == ".deb":
         command = ["dpkg-deb", "--fsys-tarfile", str(source)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            yield from _members(tarfile.open(fileobj=io.BufferedReader(process.stdout, 1 << 20), mode="r|"))  # type: ignore[type-var]
+            if process.stdout is not None:
+                with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                    yield from _members(archive)
             process.kill()
     else:
-        yield from _members(tarfile.open(source, mode="r|*"))
+        with tarfile.open(source, mode="r|*") as archive:
+            yield from _members(archive)
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    with archive:
-        for member in archive:
-            if member.isfile() and wanted(member.name, member.size):
-                file = archive.extractfile(member)
-                if file is not None:
-                    yield member.name, file.read()
+    for member in archive:
+        if member.isfile() and wanted(member.name, member.size):
+            file = archive.extractfile(member)
+            if file is not None:
+                yield member.name, file.read()

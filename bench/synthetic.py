@@ -1,13 +1,14 @@
 """An index of synthetic counts shaped like those of real text: `python -m bench.synthetic --output FILE [--nodes N]`.
 
-Text of the size that a full index needs is not everywhere at hand, so counts are drawn instead, in the order that an index
-is written in. How often each token was seen and how many different tokens follow it come from the measured corpus, and
-grow with the size as they did there; how many tokens follow a bigram depends on how often it was seen, which hardly
-changed between 5 and 156 million tokens; what follows a bigram are successors of its second token; and counts have the
-shares of real text, tilted so that the mean is right. `bench/README.md` compares the result with real text.
+Text of the size that a full index needs is not everywhere at hand, so counts are drawn instead, in the order that an
+index is written in. How often each token was seen and how many different tokens follow it come from the measured
+corpus, and grow with the size as they did there; how many tokens follow a bigram depends on how often it was seen,
+which hardly changed between 5 and 156 million tokens; what follows a bigram are successors of its second token; and
+counts have the shares of real text, tilted so that the mean is right. `bench/README.md` compares the result with real
+text.
 
-`--compare` measures the index that was made and sets its shape against that of the measured corpus; at their sizes they
-should agree within a tenth. The last line is a JSON object.
+`--compare` measures the index that was made and sets its shape against that of the measured corpus; at their sizes
+they should agree within a tenth. The last line is a JSON object.
 """
 
 from __future__ import annotations
@@ -42,7 +43,13 @@ def read_shape() -> dict[str, Any]:
 
 
 def make_index(
-    output: Path, *, nodes: int, memory: int = 1 << 30, seed: int = 1, shape: dict[str, Any] | None = None
+    output: Path,
+    *,
+    nodes: int,
+    memory: int = 1 << 30,
+    seed: int = 1,
+    shape: dict[str, Any] | None = None,
+    fingerprint: str = FINGERPRINT,
 ) -> dict[str, Any]:
     """Write an index with about so many nodes; 0 for a corpus of the measured size. Returns what was written."""
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=output.name + ".scratch-") as scratch:
@@ -54,7 +61,7 @@ def make_index(
             "vocab_size": VOCAB_SIZE,
             "nodes": nodes,
             "seed": seed,
-            "fingerprint": FINGERPRINT,
+            "fingerprint": fingerprint,
         }
         return run_program("bench_synth", request)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ LEAST_TOKENS = 10
 LEAST_CONTEXTS = 400
 # The growth of the number of a token's successors is measured between the whole corpus and this share of it.
 GROWTH_SHARE = 4
-# Shares of counts are corrected so many times by what an index made with them has; the larger counts are too few to say.
+# Shares of counts are corrected so often by what an index made with them has; larger counts are too few to say.
 CORRECTIONS = 3
 CORRECTED_OCTAVES = 12
 
@@ -46,7 +47,7 @@ def rows(seen: NDArray[np.int64], followed: NDArray[np.int64], least: int) -> li
     order = np.argsort(key, kind="stable")
     bounds = np.flatnonzero(np.diff(key[order], prepend=-1, append=-1))
     result = []
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in pairwise(bounds):
         members = order[start:end]
         if len(members) >= least and seen[members[0]] > 1:
             at = float(np.log2(seen[members]).mean())
@@ -97,7 +98,9 @@ def excess(counts: Counts) -> list[float]:
     key = octave(counts.bigram_counts[contexts])
     members = np.bincount(key)
     sums = np.bincount(key, counts.children[contexts] - 1)
-    return [float(total / number) if number >= LEAST_CONTEXTS else 0.0 for total, number in zip(sums, members, strict=True)]
+    return [
+        float(total / number) if number >= LEAST_CONTEXTS else 0.0 for total, number in zip(sums, members, strict=True)
+    ]
 
 
 def fit(tokens: NDArray[Any], starts: NDArray[np.bool_]) -> dict[str, Any]:

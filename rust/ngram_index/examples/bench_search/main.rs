@@ -2,6 +2,7 @@
 //! `python -m bench.index_search`.
 
 mod beam;
+mod interruptions;
 mod probe;
 mod rounds;
 mod settings;
@@ -18,6 +19,7 @@ use rand::prelude::*;
 use rand::rngs::SmallRng;
 use serde_json::{Value, json};
 
+use crate::interruptions::interruptions;
 use crate::rounds::{Cut, Round, Rounds, hit_rates};
 use crate::settings::{Request, Setting};
 
@@ -48,6 +50,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("no text of the wanted length follows the counts of this index".into());
     }
 
+    if request.export {
+        let part = |round: &Round| json!({ "context": round.context, "tokens": round.tokens, "logprobs": round.logprobs });
+        println!("{}", json!({ "rounds": rounds.iter().map(part).collect::<Vec<Value>>() }));
+        return Ok(());
+    }
+
     let mut random = SmallRng::seed_from_u64(request.seed + 1);
     let mut samples: Vec<Samples> = request.settings.iter().map(|_| Samples::default()).collect();
     for pass in 0..=request.passes {
@@ -56,13 +64,17 @@ fn main() -> Result<(), Box<dyn Error>> {
             order.shuffle(&mut random);
             let found = measure(&index, &rounds, &order, setting)?;
             if pass > 0 {
-                samples.times.extend(found.times); // the first pass warms up
-                samples.nodes += found.nodes;
+                samples.append(found); // the first pass warms up
             }
         }
-        eprintln!("pass {pass} of {} done after {:.1} s", request.passes, start.elapsed().as_secs_f64());
+        eprintln!(
+            "pass {pass} of {} done after {:.1} s",
+            request.passes,
+            start.elapsed().as_secs_f64()
+        );
     }
-    let settings: Vec<Value> = request.settings.iter().zip(&mut samples).map(|(s, found)| found.report(&s.name)).collect();
+    let settings: Vec<Value> =
+        request.settings.iter().zip(&mut samples).map(|(s, found)| found.report(&s.name)).collect();
     let (truths, candidates) = hit_rates(&index, &rounds);
     let probe = probe::probe(&index, &rounds);
     let baseline = match request.baseline_rounds {
@@ -92,9 +104,30 @@ struct Samples {
     /// Microseconds.
     times: Vec<f64>,
     nodes: usize,
+    /// Searches left out because another thread got the processor in the middle.
+    interrupted: usize,
 }
 
 impl Samples {
+    /// Measure one search.
+    fn time<T>(&mut self, search: impl FnOnce() -> T) -> T {
+        let before = interruptions();
+        let start = Instant::now();
+        let result = search();
+        let took = start.elapsed().as_secs_f64() * 1e6;
+        match interruptions() - before {
+            0 => self.times.push(took),
+            _ => self.interrupted += 1,
+        }
+        result
+    }
+
+    fn append(&mut self, other: Self) {
+        self.times.extend(other.times);
+        self.nodes += other.nodes;
+        self.interrupted += other.interrupted;
+    }
+
     fn report(&mut self, name: &str) -> Value {
         self.times.sort_unstable_by(f64::total_cmp);
         let at = |share: f64| self.times.get((self.times.len() as f64 * share) as usize).copied().unwrap_or_default();
@@ -105,7 +138,9 @@ impl Samples {
             "p90_us": round(at(0.9)),
             "p99_us": round(at(0.99)),
             "mean_us": round(self.times.iter().sum::<f64>() / self.times.len().max(1) as f64),
-            "tree_nodes": self.nodes as f64 / self.times.len().max(1) as f64,
+            "tree_nodes": self.nodes as f64 / (self.times.len() + self.interrupted).max(1) as f64,
+            "searches": self.times.len(),
+            "interrupted": self.interrupted,
         })
     }
 }
@@ -119,9 +154,7 @@ fn measure(index: &Index, rounds: &[Round], order: &[usize], setting: &Setting) 
         if setting.hot {
             searcher.search(index, &query, &params, &mut tree)?;
         }
-        let start = Instant::now();
-        searcher.search(index, &query, &params, &mut tree)?;
-        samples.times.push(start.elapsed().as_secs_f64() * 1e6);
+        samples.time(|| searcher.search(index, &query, &params, &mut tree))?;
         samples.nodes += black_box(&tree).len();
     }
     Ok(samples)
@@ -145,23 +178,23 @@ fn baseline(index: &Index, rounds: &[Round], depth: usize, width: usize) -> Resu
     };
     let params = setting.params()?;
     let (mut searcher, mut tree, mut cut) = (Searcher::new(), Tree::default(), Cut::default());
-    let (mut ours, mut theirs) = (Samples::default(), Samples::default());
+    let (mut ours, mut theirs, mut warm_up) = (Samples::default(), Samples::default(), Samples::default());
     let (mut same, mut rounding) = (0, 0);
     for pass in 0..2 {
         for round in rounds {
             let query = cut.query(round, depth, width);
-            let start = Instant::now();
-            let all = beam::search(&trie, index.order(), &query, &params);
-            let took = start.elapsed().as_secs_f64() * 1e6;
-            let start = Instant::now();
-            searcher.search(index, &query, &params, &mut tree)?;
-            if pass == 0 {
-                continue; // warms up
-            }
-            ours.times.push(start.elapsed().as_secs_f64() * 1e6);
+            let (ours, theirs) = if pass == 0 {
+                (&mut warm_up, &mut Samples::default())
+            } else {
+                (&mut ours, &mut theirs)
+            };
+            let all = theirs.time(|| beam::search(&trie, index.order(), &query, &params));
+            ours.time(|| searcher.search(index, &query, &params, &mut tree))?;
             ours.nodes += tree.len();
-            theirs.times.push(took);
             theirs.nodes += setting.budget.min(all.len());
+            if pass == 0 {
+                continue;
+            }
             match beam::difference(&all, &tree, setting.budget) {
                 0.0 => same += 1,
                 difference if difference < TOLERANCE => rounding += 1,

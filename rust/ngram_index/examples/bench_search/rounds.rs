@@ -14,6 +14,10 @@ const KNOWN_CANDIDATES: usize = 16;
 const EXPONENTS: (f64, f64) = (2.5, 1.3);
 /// Probability of all candidates of an offset together; the first offset and the last.
 const MASSES: (f64, f64) = (0.95, 0.6);
+/// The last of the offsets that these are about; it is as flat beyond.
+const FLAT_FROM: usize = 7;
+/// Candidates of which the masses are; the true token is one of them.
+const USUAL_WIDTH: usize = 25;
 const RETRIES: usize = 1000;
 
 /// What one search is given.
@@ -115,12 +119,13 @@ impl<'a> Rounds<'a> {
             logprobs: Vec::with_capacity(depth),
         };
         for offset in 0..depth {
-            let far = offset as f64 / (depth.max(2) - 1) as f64;
+            let far = (offset as f64 / FLAT_FROM as f64).min(1.0);
             let between = |ends: (f64, f64)| ends.0 + (ends.1 - ends.0) * far;
             let shares: Vec<f64> = (1..=width).map(|rank| (rank as f64).powf(-between(EXPONENTS))).collect();
-            let sum: f64 = shares.iter().sum();
+            let usual = &shares[..width.min(USUAL_WIDTH)];
+            let sum: f64 = usual.iter().sum();
             let logprobs = shares.iter().map(|share| (between(MASSES) * share / sum).ln() as f32).collect();
-            let rank = WeightedIndex::new(&shares).map_or(0, |choice| choice.sample(&mut self.random));
+            let rank = WeightedIndex::new(usual).map_or(0, |choice| choice.sample(&mut self.random));
             let mut tokens = self.others(&text[offset..offset + length], text[offset + length], width - 1);
             tokens.insert(rank.min(tokens.len()), text[offset + length]);
             round.tokens.push(tokens.iter().map(|token| *token as i32).collect());
@@ -134,9 +139,8 @@ impl<'a> Rounds<'a> {
         let followed = self.index.successors(context);
         let others = followed.iter().filter(|(token, _)| *token != truth);
         // The largest of u^(1/weight) are a draw by weight without putting back.
-        let mut keyed: Vec<(f64, u32)> = others
-            .map(|(token, count)| (self.random.random::<f64>().ln() / *count as f64, *token))
-            .collect();
+        let mut keyed: Vec<(f64, u32)> =
+            others.map(|(token, count)| (self.random.random::<f64>().ln() / *count as f64, *token)).collect();
         keyed.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         let mut tokens: Vec<u32> = keyed.iter().take(KNOWN_CANDIDATES.min(count)).map(|(_, token)| *token).collect();
         for _ in 0..RETRIES {

@@ -23,6 +23,9 @@ pub struct Request {
     pub settings: Vec<Setting>,
     /// Rounds to search in a hash-map trie of the same counts; 0 for none.
     pub baseline_rounds: usize,
+    /// Print the rounds instead of measuring them, as deep and wide as the settings need.
+    #[serde(default)]
+    pub export: bool,
 }
 
 /// One way to search.

@@ -56,7 +56,10 @@ impl<'a> Bigrams<'a> {
         let seen = (measured * self.scale).round().max(1.0);
         let most = (self.by_rank.len() as f64 * 0.9).min(seen);
         let number = self.shape.grown(now, self.scale).clamp(1.0, most);
-        Some((seen as u64, ((number + random.random::<f64>()) as usize).clamp(1, seen as usize)))
+        Some((
+            seen as u64,
+            ((number + random.random::<f64>()) as usize).clamp(1, seen as usize),
+        ))
     }
 
     /// The successors of a token.

@@ -32,7 +32,8 @@ impl Counts {
         for at in solid..OCTAVES {
             shares[at] = shares[at - 1] * TAIL;
         }
-        let table = |largest| (0..MEANS).map(|mean| tilted(&shares, largest, (mean as f64 * MEAN_STEP).exp2())).collect();
+        let table =
+            |largest| (0..MEANS).map(|mean| tilted(&shares, largest, (mean as f64 * MEAN_STEP).exp2())).collect();
         Self {
             tables: (0..OCTAVES).map(table).collect(),
         }
@@ -95,7 +96,11 @@ fn tilted(shares: &[f64; OCTAVES], largest: usize, mean: f64) -> [f32; OCTAVES] 
     for _ in 0..50 {
         let power = (low + high) / 2.0;
         for (octave, weight) in weights.iter_mut().enumerate() {
-            *weight = if octave <= largest { shares[octave] * (octave as f64 * power).exp2() } else { 0.0 };
+            *weight = if octave <= largest {
+                shares[octave] * (octave as f64 * power).exp2()
+            } else {
+                0.0
+            };
         }
         let total: f64 = weights.iter().sum();
         let sum: f64 = weights.iter().enumerate().map(|(octave, weight)| weight * octave_mean(octave)).sum();

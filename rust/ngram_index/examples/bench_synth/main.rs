@@ -57,7 +57,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let start = Instant::now();
     let scale = plan(&request);
-    eprintln!("a corpus {scale:.3} times the measured one, planned in {:.1} s", start.elapsed().as_secs_f64());
+    eprintln!(
+        "a corpus {scale:.3} times the measured one, planned in {:.1} s",
+        start.elapsed().as_secs_f64()
+    );
     let bigrams = all_bigrams(&request, scale);
     let held: usize = bigrams.iter().map(|entry| entry.tokens.len()).sum();
     eprintln!("{held} bigrams after {:.1} s", start.elapsed().as_secs_f64());
@@ -179,7 +182,12 @@ fn write(
         let tenth = done * 10 / total.max(1);
         if tenth != last {
             last = tenth;
-            eprintln!("{} {}% after {:.0} s", stage.name(), tenth * 10, start.elapsed().as_secs_f64());
+            eprintln!(
+                "{} {}% after {:.0} s",
+                stage.name(),
+                tenth * 10,
+                start.elapsed().as_secs_f64()
+            );
         }
         Ok(())
     })?;
