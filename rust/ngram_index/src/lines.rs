@@ -112,15 +112,31 @@ impl Lines {
         }
     }
 
+    /// The slot of the n-gram at a spot if its line at home settles it; else how many lines after it may hold it.
+    #[inline]
+    pub fn find_at_home(&self, section: &[u8], spot: Spot) -> std::result::Result<Option<Slot>, u64> {
+        let Some(line) = line(section, spot.home) else {
+            return Ok(None);
+        };
+        match (self.find_in(line, spot, 0), u64::from(line[0]) & MAX_DISTANCE) {
+            (None, spill) if spill > 0 => Err(spill),
+            (slot, _) => Ok(slot),
+        }
+    }
+
+    /// The slot of the n-gram at a spot, which is in one of the `spill` lines after its home if anywhere.
+    #[inline]
+    pub fn find_spilled(&self, section: &[u8], spot: Spot, spill: u64) -> Option<Slot> {
+        (1..=spill).find_map(|distance| self.find_in(line(section, spot.home + distance)?, spot, distance))
+    }
+
     /// The slot of the n-gram at a spot.
     #[inline]
     pub fn find(&self, section: &[u8], spot: Spot) -> Option<Slot> {
-        let line = line(section, spot.home)?;
-        let spill = u64::from(line[0]) & MAX_DISTANCE;
-        if let Some(slot) = self.find_in(line, spot, 0) {
-            return Some(slot);
+        match self.find_at_home(section, spot) {
+            Ok(slot) => slot,
+            Err(spill) => self.find_spilled(section, spot, spill),
         }
-        (1..=spill).find_map(|distance| self.find_in(self::line(section, spot.home + distance)?, spot, distance))
     }
 
     #[inline]
@@ -131,12 +147,18 @@ impl Lines {
             let remainder_bits = tag_bits - DISTANCE_BITS;
             let wanted = spot.low | distance << remainder_bits;
             let mask = mask(tag_bits);
-            for _ in 0..self.layout.slots {
-                let word = word(line, at);
-                if word & mask == wanted && word >> tag_bits & 3 != state::EMPTY {
-                    return Some(self.slot(line, at));
-                }
+            // All slots are compared, so that the processor need not guess which one it is.
+            let mut equal = 0_u32;
+            for i in 0..self.layout.slots {
+                equal |= u32::from(word(line, at) & mask == wanted) << i;
                 at += self.slot_bits;
+            }
+            while equal != 0 {
+                let slot = self.slot(line, LINE_HEAD_BITS + equal.trailing_zeros() * self.slot_bits);
+                if slot.state != state::EMPTY {
+                    return Some(slot);
+                }
+                equal &= equal - 1;
             }
             return None;
         }
@@ -195,7 +217,7 @@ fn line(section: &[u8], number: u64) -> Option<&[u8; LINE_BYTES]> {
 fn word(line: &[u8; LINE_BYTES], at: u32) -> u64 {
     let start = (at / 8).min(LINE_BYTES as u32 - 8);
     let bytes = line[start as usize..].first_chunk().copied().unwrap_or_default();
-    u64::from_le_bytes(bytes).checked_shr(at - start * 8).unwrap_or(0)
+    u64::from_le_bytes(bytes) >> (at.wrapping_sub(start * 8) & 63)
 }
 
 /// The bits of a line from a bit on, at least 121 or up to the end of the line.
