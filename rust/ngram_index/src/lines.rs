@@ -75,6 +75,8 @@ pub(crate) struct Lines {
     pub layout: Layout,
     pub key_bits: u32,
     slot_bits: u32,
+    /// For each slot the byte from which on eight bytes hold its tag, if that is short, and the bits before it there.
+    words: [(u8, u8); MAX_SLOTS as usize],
 }
 
 /// Where an n-gram would be: its line at home and its remainder.
@@ -93,11 +95,19 @@ impl Lines {
             return None;
         }
         let scatter = Scatter::new(key_bits, homes);
+        let slot_bits = Layout::slot_bits(layout.slots);
+        let mut words = [(0, 0); MAX_SLOTS as usize];
+        for (i, word) in words.iter_mut().enumerate().take(layout.slots as usize) {
+            let at = LINE_HEAD_BITS + i as u32 * slot_bits;
+            let start = (at / 8).min(LINE_BYTES as u32 - 8);
+            *word = (start as u8, (at - start * 8) as u8);
+        }
         (layout.tag_bits == DISTANCE_BITS + scatter.remainder_bits()).then_some(Self {
             scatter,
             layout,
             key_bits,
-            slot_bits: Layout::slot_bits(layout.slots),
+            slot_bits,
+            words,
         })
     }
 
@@ -148,13 +158,18 @@ impl Lines {
             let wanted = spot.low | distance << remainder_bits;
             let mask = mask(tag_bits);
             // All slots are compared, so that the processor need not guess which one it is.
-            let mut equal = 0_u32;
-            for i in 0..self.layout.slots {
-                equal |= u32::from(word(line, at) & mask == wanted) << i;
-                at += self.slot_bits;
+            let slots = &self.words[..self.layout.slots.min(MAX_SLOTS) as usize];
+            let mut equal = 0_u32; // the last slot's bit lowest
+            for (start, shift) in slots {
+                let Some(bytes) = line.get(usize::from(*start)..).and_then(|rest| rest.first_chunk()) else {
+                    return None;
+                };
+                let tag = u64::from_le_bytes(*bytes) >> (shift & 63) & mask;
+                equal = equal << 1 | u32::from(tag == wanted);
             }
             while equal != 0 {
-                let slot = self.slot(line, LINE_HEAD_BITS + equal.trailing_zeros() * self.slot_bits);
+                let i = self.layout.slots - 1 - equal.trailing_zeros();
+                let slot = self.slot(line, LINE_HEAD_BITS + i * self.slot_bits);
                 if slot.state != state::EMPTY {
                     return Some(slot);
                 }
@@ -181,7 +196,12 @@ impl Lines {
     /// The slot at a bit of a line.
     #[inline]
     fn slot(&self, line: &[u8; LINE_BYTES], at: u32) -> Slot {
-        let word = double_word(line, at + self.layout.tag_bits) as u64;
+        let at = at + self.layout.tag_bits;
+        let word = if STATE_BITS + self.layout.count_bits + self.layout.follow_bits <= 57 {
+            word(line, at)
+        } else {
+            double_word(line, at) as u64
+        };
         Slot {
             state: word & 3,
             count: word >> STATE_BITS & mask(self.layout.count_bits),
