@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::backing::Backing;
 use crate::backing::Bytes;
+use crate::bits::prefetch;
 pub use crate::candidates::Candidates;
 use crate::error::{Error, FileProblem, Result};
 use crate::format::{Kind, LINE_BYTES, ROW_BYTES, token_bits, u64_at};
@@ -369,14 +370,7 @@ impl Index {
 
     #[inline]
     fn prefetch_byte(&self, at: usize) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(byte) = self.bytes.get().get(at) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: the address is that of a byte of the file; a prefetch reads nothing that the program can see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        prefetch(self.bytes.get(), at);
     }
 }
 
