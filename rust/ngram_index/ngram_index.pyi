@@ -123,20 +123,53 @@ class Tree:
         """uint16 [nodes]."""
 
 class Builder:
-    """Counts documents of token ids; 8 bytes of memory a token, 16 when order ids need more than 64 bits."""
+    """Counts documents of token ids in bounded memory, and can go on after a kill."""
 
-    def __init__(self, order: int, vocab_size: int) -> None: ...
+    def __init__(
+        self,
+        order: int,
+        vocab_size: int,
+        folder: str | PathLike[str] | None = None,
+        memory: int = 268435456,
+        identity: str = "{}",
+    ) -> None:
+        """folder: where runs and journal are kept and found again, if identity (JSON) is the same; None: nowhere.
+
+        memory: bytes of all buffers.
+        """
+
     @property
-    def tokens(self) -> int: ...
+    def position(self) -> str:
+        """Where to go on reading: what `add` was told last before the build was stopped; "" is the start."""
+
     @property
-    def documents(self) -> int: ...
-    def add(self, tokens: Buffer, offsets: Buffer) -> None:
-        """Documents as tokens uint16 or uint32 [T] and offsets int64 [documents + 1]."""
+    def covered(self) -> int:
+        """Tokens that an earlier run of this build has counted."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens added so far, those before `position` included."""
+
+    @property
+    def documents(self) -> int:
+        """Documents added to this object."""
+
+    def add(self, tokens: Buffer, offsets: Buffer, position: str = "", unfinished: bool = False) -> None:
+        """Documents as tokens uint16 or uint32 [T] and offsets int64 [documents + 1].
+
+        position: where they start, in the caller's words. unfinished: the last one goes on in the next call.
+        """
+
+    def prune(self, min_counts: Sequence[int], renormalise: bool = False, target_bytes: int | None = None) -> None:
+        """Leave out n-grams seen less often than min_counts, by length; raise them until the file is small enough."""
+
+    def discard(self) -> None:
+        """Give up and remove the folder. The builder is used up."""
 
     def finish(
         self, path: str | PathLike[str], fingerprint: str, manifest: str = "{}", progress: Progress | None = None
-    ) -> list[int]:
-        """Count, write the file and return the distinct n-grams by length. The builder is used up."""
+    ) -> tuple[list[int], list[int]]:
+        """Count and write the file; distinct n-grams and smallest counts kept, by length. The builder is used up."""
 
 def import_trie(
     source: str | PathLike[str],
@@ -145,8 +178,21 @@ def import_trie(
     fingerprint: str,
     manifest: str = "{}",
     progress: Progress | None = None,
+    memory: int = 1073741824,
 ) -> list[int]:
     """Import the public implementation's .trie file and return the distinct n-grams by length."""
+
+def merge(
+    sources: Sequence[tuple[str | PathLike[str], float]],
+    path: str | PathLike[str],
+    manifest: str = "{}",
+    progress: Progress | None = None,
+    memory: int = 1073741824,
+    min_counts: Sequence[int] = (),
+    renormalise: bool = False,
+    target_bytes: int | None = None,
+) -> tuple[list[int], list[int]]:
+    """Add up indexes (path, weight); distinct n-grams and smallest counts kept, by length."""
 
 class Loading:
     """An index that is being opened and read in a thread of its own, which does not keep the process alive."""
@@ -202,6 +248,8 @@ class Metrics(TypedDict):
     search_times: Times
     """A query of Search or SearchStream each."""
     score_queries: int
+    contexts: int
+    """Different contexts of each searched query whose continuations were looked up, summed."""
     nodes_by_matched: list[int]
     """Nodes of the answered trees by the tokens of the longest context that knew them as a continuation, from 0."""
     queue: tuple[int, int]

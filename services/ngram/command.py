@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from dartspec.services.common.config import options
-from dartspec.services.ngram.config import BuildSettings, ImportSettings, ServeSettings
+from dartspec.services.ngram.config import BuildSettings, ImportSettings, MergeSettings, ServeSettings
+from dartspec.services.ngram.size import parse_size
 
 PREFIX = "DARTSPEC_NGRAM"
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -37,28 +39,59 @@ def serve(settings: ServeSettings) -> None:
 
 
 @ngram.command()
-@click.argument("shards", nargs=-1, required=True, type=_FILE)
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--output", "-o", required=True, type=_FILE, help="The index (.ngx) to write.")
 @options(BuildSettings, PREFIX)
-def build(shards: tuple[Path, ...], output: Path, settings: BuildSettings) -> None:
-    """Count token shards into an index.
+def build(inputs: tuple[Path, ...], output: Path, settings: BuildSettings) -> None:
+    """Count a corpus into an index.
 
-    SHARDS are .npz files (tokens, offsets), .jsonl files (a list of ids a line, alone or under "ids"), or text files
-    with the ids of one document a line. Takes 8 to 16 bytes of memory a token and 20 for each distinct n-gram.
+    INPUTS are files, or folders that are walked. With --tokenizer they may hold text: plain files, JSON lines (--field,
+    or chat "messages"), Parquet files. Token ids come as .npz files (tokens, offsets), .jsonl files (a list of ids a
+    line, alone or under "ids"), Parquet columns, or text files with the ids of one document a line.
+
+    A build that was stopped goes on where it was when the same command is given again.
     """
     from dartspec.services.ngram.build import build_index
     from dartspec.services.ngram.vocabulary import vocabulary
 
     vocab = vocabulary(settings)
-    nodes = build_index(
-        shards,
+    built = build_index(
+        inputs,
         output,
         order=settings.order,
         vocab_size=vocab.size,
         fingerprint=vocab.fingerprint,
+        memory=parse_size(settings.memory),
+        reading=settings.reading(),
+        pruning=settings.pruning(),
+        restart=settings.restart,
         quiet=settings.quiet,
     )
-    _report(output, nodes)
+    _report(output, built.nodes, built.kept)
+
+
+@ngram.command()
+@click.argument("indexes", nargs=-1, required=True, type=_FILE)
+@click.option("--output", "-o", required=True, type=_FILE, help="The index (.ngx) to write.")
+@click.option("--weight", "weights", multiple=True, type=float, help="Weight of each index in turn; default: 1.")
+@options(MergeSettings, PREFIX)
+def merge(indexes: tuple[Path, ...], output: Path, weights: tuple[float, ...], settings: MergeSettings) -> None:
+    """Add up indexes of one tokenizer and order.
+
+    Counts are multiplied by the weights and rounded to nearest, at least 1. Parts made with --shard add up to what one
+    build of all would have made.
+    """
+    from dartspec.services.ngram.merge import merge_indexes
+
+    built = merge_indexes(
+        indexes,
+        output,
+        weights=weights,
+        memory=parse_size(settings.memory),
+        pruning=settings.pruning(),
+        quiet=settings.quiet,
+    )
+    _report(output, built.nodes, built.kept)
 
 
 @ngram.command("import")
@@ -71,7 +104,14 @@ def import_(trie: Path, output: Path, settings: ImportSettings) -> None:
     from dartspec.services.ngram.vocabulary import vocabulary
 
     vocab = vocabulary(settings)
-    nodes = import_index(trie, output, vocab_size=vocab.size, fingerprint=vocab.fingerprint, quiet=settings.quiet)
+    nodes = import_index(
+        trie,
+        output,
+        vocab_size=vocab.size,
+        fingerprint=vocab.fingerprint,
+        memory=parse_size(settings.memory),
+        quiet=settings.quiet,
+    )
     _report(output, nodes)
 
 
@@ -112,6 +152,9 @@ def verify(index: Path) -> None:
     click.echo(f"{index}: ok")
 
 
-def _report(output: Path, nodes: list[int]) -> None:
+def _report(output: Path, nodes: Sequence[int], kept: Sequence[int] = ()) -> None:
+    from dartspec.services.ngram.pruning import describe_kept
+
     counts = ", ".join(f"{count:,} {length}-grams" for length, count in enumerate(nodes, start=1))
-    click.echo(f"{output}: {counts}, {output.stat().st_size:,} bytes")
+    left_out = describe_kept(kept)
+    click.echo(f"{output}: {counts}, {output.stat().st_size:,} bytes{', ' if left_out else ''}{left_out}")

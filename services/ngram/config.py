@@ -6,6 +6,10 @@ import re
 from dataclasses import dataclass
 
 from dartspec.services.common.config import address_problem, addresses, between, setting
+from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.ngram.inputs import FORMATS, Reading
+from dartspec.services.ngram.pruning import Pruning, parse_counts
+from dartspec.services.ngram.size import at_least, parse_size
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
 _NUMA = re.compile(r"off|interleave|bind:[0-9]{1,4}")
@@ -32,6 +36,21 @@ def _numa(value: str) -> str | None:
     return f"must be off, interleave or bind:N with the number of a node, got {value!r}"
 
 
+def _counts(value: str) -> str | None:
+    try:
+        parse_counts(value)
+    except InvalidArgument as error:
+        return error.message
+    return None
+
+
+def _part(value: str) -> str | None:
+    match = re.fullmatch(r"([0-9]+)/([0-9]+)", value)
+    if match and 1 <= int(match[1]) <= int(match[2]):
+        return None
+    return f"must be i/n with i from 1 to n, got {value!r}"
+
+
 @dataclass(frozen=True)
 class ServeSettings:
     """One ngram process."""
@@ -50,8 +69,8 @@ class ServeSettings:
     )
     numa: str = setting(
         "off",
-        "Where threads run and memory is taken from: off (as the system does), interleave (memory of all nodes in turn) "
-        "or bind:N (memory and CPUs of node N). What the page cache already holds stays where it is.",
+        "Where threads run and memory is taken from: off (as the system does), interleave (memory of all nodes in "
+        "turn) or bind:N (memory and CPUs of node N). What the page cache already holds stays where it is.",
         check=_numa,
     )
     threads: int = setting(0, "Threads that search; 0: one a core.", check=between(0, 1024))
@@ -91,10 +110,51 @@ class TokenSettings:
 
 
 @dataclass(frozen=True)
-class BuildSettings(TokenSettings):
+class PruneSettings:
+    """Which n-grams an index leaves out."""
+
+    prune: str = setting("", 'Smallest count kept by length, such as "1,1,2"; default: all.', check=_counts)
+    totals: str = setting(
+        "keep",
+        "Counts of what is pruned from: keep (what was seen) or renormalise (the sum of what is kept).",
+        choices=("keep", "renormalise"),
+    )
+    target_size: str = setting(
+        "",
+        "Prune until the index is at most so large, such as 5G: rare n-grams first, of the greatest length first.",
+        check=at_least("1K", empty=True),
+    )
+
+    def pruning(self) -> Pruning:
+        """These settings as the builder takes them."""
+        target = parse_size(self.target_size) if self.target_size else None
+        return Pruning(parse_counts(self.prune), self.totals == "renormalise", target)
+
+
+@dataclass(frozen=True)
+class BuildSettings(TokenSettings, PruneSettings):
     """One build."""
 
     order: int = setting(3, "Longest n-gram counted.", check=between(2, 5))
+    memory: str = setting("1G", "Memory to use, such as 512M.", check=at_least("64M"))
+    format: str = setting("auto", "What the inputs hold; auto: by name and content.", choices=FORMATS)
+    field: str = setting("text", "Field of JSON lines, or column of Parquet files, that holds the text.")
+    lines: bool = setting(False, "Each line of a plain text file is a document, not the whole file.")
+    shard: str = setting("1/1", "Take part i of n of the documents, such as 2/8; merge the parts.", check=_part)
+    restart: bool = setting(False, "Throw away what an earlier run of this build has done.")
+    quiet: bool = setting(False, "No progress bar.")
+
+    def reading(self) -> Reading:
+        """How to read the corpus."""
+        part, parts = map(int, self.shard.split("/"))
+        return Reading(self.format, self.tokenizer, self.field, self.lines, part - 1, parts)
+
+
+@dataclass(frozen=True)
+class MergeSettings(PruneSettings):
+    """One merge."""
+
+    memory: str = setting("1G", "Memory to use, such as 512M.", check=at_least("64M"))
     quiet: bool = setting(False, "No progress bar.")
 
 
@@ -102,4 +162,5 @@ class BuildSettings(TokenSettings):
 class ImportSettings(TokenSettings):
     """One import."""
 
+    memory: str = setting("1G", "Memory to use, such as 512M.", check=at_least("64M"))
     quiet: bool = setting(False, "No progress bar.")

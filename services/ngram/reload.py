@@ -61,8 +61,8 @@ class Served:
     def _check(self, index: ngram_index.Index) -> None:
         if index.fingerprint != self.fingerprint:
             raise FailedPrecondition(
-                f"{self.path}: the new file is for tokenizer {index.fingerprint}, the old one was for {self.fingerprint}"
-                "; restart the service to serve another tokenizer"
+                f"{self.path}: the new file is for tokenizer {index.fingerprint}, the old one was for "
+                f"{self.fingerprint}; restart the service to serve another tokenizer"
             )
 
 

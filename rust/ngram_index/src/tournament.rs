@@ -48,6 +48,12 @@ impl<K: Copy + Ord> Tournament<K> {
         self.heads[winner].map(|_| winner)
     }
 
+    /// The smallest head; None when all sources have ended.
+    #[inline]
+    pub fn head(&self) -> Option<K> {
+        self.heads[self.matches[0] as usize]
+    }
+
     /// Put the next item of the winning source in place of its head; None when it has ended.
     #[inline]
     pub fn replace(&mut self, next: Option<K>) {

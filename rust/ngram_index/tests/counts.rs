@@ -4,39 +4,9 @@
 
 mod common;
 
-use std::collections::HashMap;
-
 use ngram_index::builder::Builder;
 use ngram_index::error::Error;
-use ngram_index::reader::Index;
 use proptest::prelude::*;
-
-type Counts = HashMap<Vec<u32>, u64>;
-
-fn naive(documents: &[Vec<u32>], order: usize) -> Counts {
-    let mut counts = Counts::new();
-    for document in documents {
-        for start in 0..document.len() {
-            for length in 1..=order.min(document.len() - start) {
-                *counts.entry(document[start..start + length].to_vec()).or_default() += 1;
-            }
-        }
-    }
-    counts
-}
-
-fn stored(index: &Index) -> Counts {
-    let mut counts = Counts::new();
-    for length in 1..=index.order() {
-        index
-            .for_each(length, &mut |tokens, count| {
-                assert_eq!(counts.insert(tokens.to_vec(), count), None, "{tokens:?} twice");
-                Ok(())
-            })
-            .unwrap();
-    }
-    counts
-}
 
 fn corpus() -> impl Strategy<Value = (Vec<Vec<u32>>, usize, u64)> {
     // The larger vocabulary takes 128-bit keys from order 4.
@@ -49,19 +19,19 @@ fn corpus() -> impl Strategy<Value = (Vec<Vec<u32>>, usize, u64)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(common::cases(64))]
 
     #[test]
     fn equal_a_hash_map((documents, order, vocab) in corpus()) {
         prop_assume!(documents.iter().any(|document| !document.is_empty()));
         let index = common::index(&documents, order, vocab);
         index.verify().unwrap();
-        let expected = naive(&documents, order);
+        let expected = common::naive(&documents, order);
         prop_assert_eq!(index.windows(), documents.iter().map(|d| d.len() as u64).sum::<u64>());
         for (length, nodes) in index.header().nodes.iter().enumerate() {
             prop_assert_eq!(*nodes as usize, expected.keys().filter(|path| path.len() == length + 1).count());
         }
-        prop_assert_eq!(&stored(&index), &expected);
+        prop_assert_eq!(&common::stored(&index), &expected);
         for (tokens, count) in &expected {
             prop_assert_eq!(index.count(tokens), *count);
             let (last, context) = tokens.split_last().unwrap();
@@ -77,7 +47,6 @@ proptest! {
             }
         }
     }
-
 }
 
 fn field(error: Error) -> &'static str {

@@ -11,7 +11,7 @@ import pytest
 
 from dartspec.cli import index as index_module
 from dartspec.cli import stack as stack_module
-from dartspec.cli.index import IndexChoice, choose_index
+from dartspec.cli.index import FILE_FORMAT, IndexChoice, choose_index
 from dartspec.cli.progress import Progress
 from dartspec.cli.stack import running_stack
 from dartspec.cli.stack_settings import StackSettings

@@ -106,7 +106,8 @@ def test_bad_shards_are_named_and_leave_nothing(tmp_path: Path, name: str, conte
         ({"tokens": np.zeros(2, np.uint16)}, "does not hold arrays"),
         ({"tokens": np.zeros(2, np.int64), "offsets": np.array([0, 2])}, "must be uint16 or uint32"),
         ({"tokens": np.zeros(2, np.uint16), "offsets": np.array([0.0, 2.0])}, "must be int64"),
-        ({"tokens": np.zeros(2, np.uint16), "offsets": np.array([0, 3])}, "offsets: must go from 0"),
+        ({"tokens": np.zeros((2, 2), np.uint16), "offsets": np.array([0, 4])}, "expected numbers in one dimension"),
+        ({"tokens": np.zeros(2, np.uint16), "offsets": np.array([0, 3])}, r"a\.npz: `offsets` must go from 0"),
         ({"tokens": np.zeros(2, np.uint16), "offsets": np.array([0, 2, 1, 2])}, "must not decrease, got 1 after 2"),
         ({"tokens": np.zeros(2, np.uint16), "offsets": np.array([], np.int64)}, "one more entry than documents"),
     ],
@@ -141,7 +142,7 @@ def test_progress_reports_every_stage_and_may_stop_the_build(tmp_path: Path) -> 
 
     seen: list[tuple[str, int, int]] = []
     builder().finish(tmp_path / "a.ngx", FINGERPRINT, "{}", lambda *report: seen.append(report))
-    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["sort", "count", "write"]
+    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["sort", "count", "table", "write"]
     assert all(0 <= done <= total for _, done, total in seen)
 
     def stop(stage: str, done: int, total: int) -> None:

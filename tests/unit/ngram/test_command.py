@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -20,6 +14,7 @@ from dartspec.cli.main import main
 from dartspec.services.common.fingerprint import tokenizer_fingerprint
 from dartspec.v1 import ngram_pb2, ngram_pb2_grpc
 
+from .serving import serving
 from .support import AUTHORITY, FINGERPRINT, FIXTURES, needs_fixtures
 
 IDS = ["--vocab-size", "400", "--fingerprint", FINGERPRINT, "--quiet"]
@@ -42,6 +37,10 @@ def test_inspect_and_verify(index: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert what["manifest"]["shards"][0]["name"] == "docs.txt"
     assert main(["ngram", "inspect", str(index)]) == 0
     assert FINGERPRINT in capsys.readouterr().out
+    named = [section for section in what["sections"] if section["length"]]
+    for section in named:
+        assert section["bytes_per_node"] == pytest.approx(section["bytes"] / 4, abs=1e-3)
+    assert {section["length"] for section in named} == {1, 2, 3}
     assert main(["ngram", "verify", str(index)]) == 0
     assert capsys.readouterr().out.endswith("docs.ngx: ok\n")
 
@@ -104,23 +103,6 @@ def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ngram", "import", str(cut), "-o", str(tmp_path / "y.ngx"), *IDS]) != 0
     assert "cut.trie: wrong size: expected" in capsys.readouterr().err
     assert not (tmp_path / "y.ngx").exists()
-
-
-@contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A service process and its first line on stdout, or what it said on stderr when it ended."""
-    argv = [sys.executable, "-m", "dartspec.cli.main", "ngram", "serve", *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DARTSPEC_")}
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout
-    assert process.stderr
-    try:
-        ready, _, _ = select.select([process.stdout], [], [], 60)
-        line = process.stdout.readline() if ready else ""
-        yield process, line or process.stderr.read()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_serve_until_a_signal(index: Path, tmp_path: Path) -> None:

@@ -12,16 +12,14 @@ import grpc
 import ngram_index
 import numpy as np
 import pytest
-from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from grpc_status import rpc_status
 
-from dartspec.v1 import common_pb2, ngram_pb2, ngram_pb2_grpc
+from dartspec.v1 import ngram_pb2, ngram_pb2_grpc
 
+from .served import DOCUMENTS, OFFSETS, assert_refused, open_channel, request
 from .support import AUTHORITY, FINGERPRINT, build, search
 
-DOCUMENTS = [[(i * i + 3 * j) % 20 for i in range(30)] for j in range(20)]
 OTHER = "ffeeddccbbaa99887766554433221100"
 SERVICE = ngram_pb2.DESCRIPTOR.services_by_name["NgramService"].full_name
 
@@ -44,44 +42,13 @@ def server(indexes: list[ngram_index.Index], tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(params=[0, 1], ids=["tcp", "unix"])
 def channel(server: ngram_index.Server, request: pytest.FixtureRequest) -> Iterator[grpc.Channel]:
-    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1), *AUTHORITY]
-    with grpc.insecure_channel(server.addresses[request.param], options) as channel:
+    with open_channel(server.addresses[request.param]) as channel:
         yield channel
 
 
 @pytest.fixture
 def stub(channel: grpc.Channel) -> ngram_pb2_grpc.NgramServiceStub:
     return ngram_pb2_grpc.NgramServiceStub(channel)
-
-
-OFFSETS = [([3, 7, 12, 19], [-0.5, -1.5, -2.5, -3.5]), ([1, 4], [-1.0, -0.7]), ([6, 2, 9], [-1.0, -1.0, -2.0])]
-
-
-def proposals() -> common_pb2.Proposals:
-    return common_pb2.Proposals(
-        revision=1,
-        widths=[len(tokens) for tokens, _ in OFFSETS],
-        token_ids=np.array([token for tokens, _ in OFFSETS for token in tokens], "<i4").tobytes(),
-        logprobs=np.array([value for _, values in OFFSETS for value in values], "<f4").tobytes(),
-    )
-
-
-def request(count: int = 1, **params: object) -> ngram_pb2.SearchRequest:
-    queries = [ngram_pb2.SearchQuery(context=[i % 20, (i * 7) % 20], proposals=proposals()) for i in range(count)]
-    return ngram_pb2.SearchRequest(
-        tokenizer_fingerprint=FINGERPRINT, params=ngram_pb2.SearchParams(**params), queries=queries
-    )
-
-
-def assert_refused(call: object, code: grpc.StatusCode, field: str) -> str:
-    error = call.exception()  # type: ignore[attr-defined]
-    assert error.code() == code, error
-    assert field in error.details()
-    if code == grpc.StatusCode.INVALID_ARGUMENT:
-        bad = error_details_pb2.BadRequest()
-        assert rpc_status.from_call(error).details[0].Unpack(bad)
-        assert [violation.field for violation in bad.field_violations] == [field]
-    return str(error.details())
 
 
 @pytest.mark.parametrize("count", [0, 1, 50])

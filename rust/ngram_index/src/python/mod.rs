@@ -85,5 +85,6 @@ fn ngram_index(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(load::pages, module)?)?;
     module.add_function(wrap_pyfunction!(load::resident_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(load::set_numa_policy, module)?)?;
-    module.add_function(wrap_pyfunction!(build::import_trie, module)?)
+    module.add_function(wrap_pyfunction!(build::import_trie, module)?)?;
+    module.add_function(wrap_pyfunction!(build::merge, module)?)
 }

@@ -180,6 +180,11 @@ impl Rows {
         Some((counts, row.total, row.distinct))
     }
 
+    /// How many were read.
+    pub fn count_read(&self) -> usize {
+        self.rows.iter().filter(|row| row.is_read).count()
+    }
+
     /// Whether a row's context was followed by a candidate.
     #[inline]
     pub fn knows(&self, row: u32, choice: usize) -> bool {

@@ -11,6 +11,7 @@ mod queue;
 mod route;
 mod service;
 mod stream;
+mod whole;
 mod workers;
 
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use futures_util::TryStreamExt;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::{Router, TcpIncoming};
@@ -9,6 +10,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::listen::Listener;
 use super::service::Service;
+use super::whole::Whole;
 use super::{until, v1};
 use crate::error::{Error, Result};
 
@@ -60,8 +62,14 @@ pub(super) fn serve(
     };
     Ok(async move {
         match tcp_or_unix {
-            Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, until(stopped)).await,
-            Incoming::Unix(incoming) => router.serve_with_incoming_shutdown(incoming, until(stopped)).await,
+            Incoming::Tcp(incoming) => {
+                let incoming = incoming.map_ok(Whole);
+                router.serve_with_incoming_shutdown(incoming, until(stopped)).await
+            }
+            Incoming::Unix(incoming) => {
+                let incoming = incoming.map_ok(Whole);
+                router.serve_with_incoming_shutdown(incoming, until(stopped)).await
+            }
         }
     })
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its part; unwrap is how a test fails
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use ngram_index::builder::Builder;
@@ -53,4 +54,34 @@ pub fn documents(count: u32, length: u32, vocab_size: u32) -> Vec<Vec<u32>> {
         state >> 16
     };
     (0..count).map(|_| (0..length).map(|i| (i / 3 * 7 + next() % 3) % vocab_size).collect()).collect()
+}
+
+/// How often each n-gram was seen.
+pub type Counts = HashMap<Vec<u32>, u64>;
+
+/// The counts of every n-gram of 1 to `order` tokens, by a hash map.
+pub fn naive(documents: &[Vec<u32>], order: usize) -> Counts {
+    let mut counts = Counts::new();
+    for document in documents {
+        for start in 0..document.len() {
+            for length in 1..=order.min(document.len() - start) {
+                *counts.entry(document[start..start + length].to_vec()).or_default() += 1;
+            }
+        }
+    }
+    counts
+}
+
+/// All that an index holds; each n-gram must come once.
+pub fn stored(index: &Index) -> Counts {
+    let mut counts = Counts::new();
+    for length in 1..=index.order() {
+        let add = &mut |tokens: &[u32], count: u64| {
+            assert_eq!(tokens.len(), length);
+            assert!(counts.insert(tokens.to_vec(), count).is_none(), "{tokens:?} twice");
+            Ok(())
+        };
+        index.for_each(length, add).unwrap();
+    }
+    counts
 }
