@@ -159,11 +159,7 @@ impl Rows {
         row.is_read = true;
         let counts = &mut self.counts[row.start..row.start + row.width];
         match row.source {
-            Source::Places(start) => {
-                for (count, place) in counts.iter_mut().zip(&self.places[start..]) {
-                    *count = place.and_then(|place| index.find(place)).map_or(0.0, |node| node.count as f32);
-                }
-            }
+            Source::Places(start) => index.find_counts(&self.places[start..start + row.width], counts),
             Source::Record(node) => {
                 self.wide_counts.clear();
                 self.wide_counts.resize(row.width, 0);
