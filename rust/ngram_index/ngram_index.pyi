@@ -151,10 +151,11 @@ class Builder:
         folder: str | PathLike[str] | None = None,
         memory: int = 268435456,
         identity: str = "{}",
+        restart: bool = False,
     ) -> None:
         """folder: where runs and journal are kept and found again, if identity (JSON) is the same; None: nowhere.
 
-        memory: bytes of all buffers.
+        memory: bytes of all buffers. restart: throw away what is in the folder.
         """
 
     @property
