@@ -91,16 +91,35 @@ class Index:
         logprobs: Buffer,
         *,
         mode: str = "survival",
+        score_rule: str = "auto",
+        backoff_factor: float = 0.4,
         node_budget: int = 59,
         beam_width: int = 20,
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
         ngram_weight: float = 0.7,
     ) -> Tree:
-        """One tree; mode: survival or reference.
+        """One tree; mode: survival or reference; score_rule: auto (the mode's own), reference, stupid_backoff,
+        witten_bell or divided.
 
         token_ids int32 and logprobs float32 [sum of widths], widths[i] of them for offset i + 1.
         """
+
+    def search_batch(
+        self,
+        queries: Sequence[tuple[Sequence[int], Sequence[int], Buffer, Buffer]],
+        *,
+        threads: int = 1,
+        mode: str = "survival",
+        score_rule: str = "auto",
+        backoff_factor: float = 0.4,
+        node_budget: int = 59,
+        beam_width: int = 20,
+        skip_ngram_at_first_level: bool = False,
+        stop_token_ids: Sequence[int] = (),
+        ngram_weight: float = 0.7,
+    ) -> list[Tree]:
+        """A tree for each (context, widths, token_ids, logprobs), the same for any number of threads."""
 
 class Tree:
     """Candidates for the positions after the pending token, packed as in dartspec.v1.Tree (little-endian)."""
@@ -132,10 +151,11 @@ class Builder:
         folder: str | PathLike[str] | None = None,
         memory: int = 268435456,
         identity: str = "{}",
+        restart: bool = False,
     ) -> None:
         """folder: where runs and journal are kept and found again, if identity (JSON) is the same; None: nowhere.
 
-        memory: bytes of all buffers.
+        memory: bytes of all buffers. restart: throw away what is in the folder.
         """
 
     @property
@@ -193,6 +213,69 @@ def merge(
     target_bytes: int | None = None,
 ) -> tuple[list[int], list[int]]:
     """Add up indexes (path, weight); distinct n-grams and smallest counts kept, by length."""
+
+class Loading:
+    """An index that is being opened and read in a thread of its own, which does not keep the process alive."""
+
+    def __init__(self, path: str | PathLike[str], backing: str = "populate") -> None:
+        """Begin; backing: mmap, populate or copy."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Bytes in memory so far, and bytes in all; (0, 0) before the file is open and when nothing is to be read."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether `result` answers at once."""
+
+    def stop(self) -> None:
+        """End soon; `result` raises NgramError with the code interrupted then."""
+
+    def result(self) -> Index:
+        """Wait for the index, which is handed out once. Signals interrupt it."""
+
+class Pages(TypedDict):
+    """Where the pages of an index are."""
+
+    resident_bytes: int
+    page_bytes: int
+    sampled: int
+    """Pages whose memory node was asked for: all resident ones of a small file, every n-th one of a large file."""
+    by_node: dict[int, int]
+    """Sampled pages by node."""
+
+def pages(index: Index) -> Pages:
+    """Which memory nodes the pages of an index are on. Reads nothing from disk."""
+
+def resident_bytes(index: Index) -> int:
+    """Bytes of an index that are in memory, whichever process read them."""
+
+def set_numa_policy(policy: str) -> None:
+    """Where this thread, and those it starts from now on, run and get new memory: off, interleave or bind:N."""
+
+Times: TypeAlias = tuple[list[int], float]
+"""How often within each bound and beyond the last one, not cumulated; and the seconds of all together."""
+
+class Metrics(TypedDict):
+    """What a server counted since its start."""
+
+    bounds: list[float]
+    """Upper bounds of the buckets of all times, seconds."""
+    calls: list[tuple[str, int, int]]
+    """(method, number of the gRPC status, calls)."""
+    call_times: list[tuple[str, Times]]
+    """By method."""
+    search_times: Times
+    """A query of Search or SearchStream each."""
+    score_queries: int
+    contexts: int
+    """Different contexts of each searched query whose continuations were looked up, summed."""
+    nodes_by_matched: list[int]
+    """Nodes of the answered trees by the tokens of the longest context that knew them as a continuation, from 0."""
+    queue: tuple[int, int]
+    """Queries that wait or are worked on, and the most of them."""
+    streams: tuple[int, int]
+    """Open search streams, and the most of them."""
 
 class Server:
     """dartspec.v1.NgramService over indexes for different tokenizers, with health and reflection."""

@@ -20,9 +20,9 @@ _PEEK_BYTES = 1 << 16
 class Reading:
     """How to read a corpus.
 
-    format: one of FORMATS. tokenizer: a tokenizer.json for text, "" when there are only ids. field: where JSON lines and
-    Parquet files hold the text. lines: whether each line of a plain text file is a document. part and parts: this job
-    takes every ``parts``-th document, starting with number ``part`` from 0.
+    format: one of FORMATS. tokenizer: a tokenizer.json for text, "" when there are only ids. field: where JSON lines
+    and Parquet files hold the text. lines: whether each line of a plain text file is a document. part and parts: this
+    job takes every ``parts``-th document, starting with number ``part`` from 0.
     """
 
     format: str = "auto"

@@ -57,10 +57,7 @@ def _batches(
             piece = np.frombuffer(data, dtype, stop - at)
         except _BROKEN as error:
             raise _bad(source.path, error) from error
-        if unfinished:
-            starts = np.array([0, stop - at], np.int64)
-        else:
-            starts = np.maximum(offsets[document : end + 1] - at, 0)
+        starts = np.array([0, stop - at]) if unfinished else np.maximum(offsets[document : end + 1] - at, 0)
         keep = (np.arange(document, document + len(starts) - 1) + source.number) % reading.parts == reading.part
         if not keep.all():
             lengths = np.diff(starts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,22 @@ def counts(path: Path) -> dict[tuple[int, ...], int]:
     return found
 
 
+def joined(documents: list[list[int]]) -> list[int]:
+    return list(chain.from_iterable(documents))
+
+
 def build(tmp_path: Path, *inputs: Path, order: int = 3, **reading: Any) -> dict[tuple[int, ...], int]:
     output = tmp_path / "out.ngx"
     settings = Reading(**reading)
     build_index(
-        inputs, output, order=order, vocab_size=6, fingerprint=FINGERPRINT, memory=64 << 20, reading=settings, quiet=True
+        inputs,
+        output,
+        order=order,
+        vocab_size=6,
+        fingerprint=FINGERPRINT,
+        memory=64 << 20,
+        reading=settings,
+        quiet=True,
     )
     assert not (tmp_path / "out.ngx.build").exists()
     return counts(output)
@@ -68,7 +80,10 @@ def test_text_of_every_kind(tmp_path: Path, tokenizer: str) -> None:
     lines, jsonl, chat = tmp_path / "lines.txt", tmp_path / "a.jsonl", tmp_path / "chat.jsonl"
     lines.write_text("\n".join(TEXTS) + "\n\n")
     jsonl.write_text("".join(json.dumps({"body": line, "ids": 7}) + "\n" for line in TEXTS))
-    messages = [{"role": "user", "content": TEXTS[0]}, {"role": "assistant", "content": [{"type": "text", "text": TEXTS[1]}]}]
+    messages = [
+        {"role": "user", "content": TEXTS[0]},
+        {"role": "assistant", "content": [{"type": "text", "text": TEXTS[1]}]},
+    ]
     rest = [{"content": TEXTS[2]}, {"role": "tool", "content": None}, {"content": TEXTS[3]}]
     chat.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in (messages, rest)))
     folder = tmp_path / "folder"
@@ -80,7 +95,7 @@ def test_text_of_every_kind(tmp_path: Path, tokenizer: str) -> None:
     assert build(tmp_path, jsonl, tokenizer=tokenizer, format="jsonl", field="body") == expected(IDS)
     assert build(tmp_path, chat, tokenizer=tokenizer) == expected(IDS)
     assert build(tmp_path, folder, tokenizer=tokenizer) == expected(IDS)
-    assert build(tmp_path, lines, tokenizer=tokenizer) == expected([sum(IDS, [])])
+    assert build(tmp_path, lines, tokenizer=tokenizer) == expected([joined(IDS)])
 
 
 def test_ids_are_told_from_text(tmp_path: Path, tokenizer: str) -> None:
@@ -120,7 +135,7 @@ def test_long_documents_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     lengths = [3, 0, 50, 7, 64, 0, 1, 0]
     documents = [rng.integers(0, 6, length).tolist() for length in lengths]
     path = tmp_path / "a.npz"
-    tokens = np.array(sum(documents, []), np.uint16)
+    tokens = np.array(joined(documents), np.uint16)
     np.savez_compressed(path, tokens=tokens, offsets=np.cumsum([0, *lengths]))
     for size in (1, 4, 7, 16):
         monkeypatch.setattr(npz, "BATCH_TOKENS", size)
@@ -129,9 +144,7 @@ def test_long_documents_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("kind", ["npz", "txt", "jsonl", "text", "lines"])
-def test_parts_merge_to_the_whole(
-    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_parts_merge_to_the_whole(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(npz, "BATCH_TOKENS", 4)
     monkeypatch.setattr(tokenise, "_CHARACTERS", 16)
     documents = IDS * 3
@@ -142,7 +155,7 @@ def test_parts_merge_to_the_whole(
         lines = [" ".join(WORDS[token] for token in document) for document in part]
         if kind == "npz":
             offsets = np.cumsum([0, *map(len, part)])
-            np.savez(corpus / f"{number}.npz", tokens=np.array(sum(part, []), np.uint32), offsets=offsets)
+            np.savez(corpus / f"{number}.npz", tokens=np.array(joined(part), np.uint32), offsets=offsets)
         elif kind == "txt":
             (corpus / f"{number}.txt").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in part))
         elif kind == "jsonl":
@@ -171,7 +184,12 @@ def test_parts_merge_to_the_whole(
         ("a.txt", b"the\n\n\xff\n", {"tokenizer": True, "lines": True}, r"a\.txt:3 is not text in UTF-8"),
         ("a.jsonl", b'{"text": "the"}\n{]\n', {"tokenizer": True}, r"a\.jsonl:2 is not JSON"),
         ("a.jsonl", b'{"body": "the"}\n', {"tokenizer": True}, r"--field: .*a\.jsonl:1 has no `text`, only body"),
-        ("a.jsonl", b'{"text": 3}\n', {"tokenizer": True}, r"`text` of .*a\.jsonl:1 must be a text or chat messages, got int"),
+        (
+            "a.jsonl",
+            b'{"text": 3}\n',
+            {"tokenizer": True},
+            r"`text` of .*a\.jsonl:1 must be a text or chat messages, got int",
+        ),
         ("a.jsonl", b'{"text": "the"}\n', {}, "--tokenizer: must be given to read the text"),
         ("a.txt", b"the cat\n", {"format": "text"}, "--tokenizer: must be given to read the text"),
         ("a.txt", b"", {"tokenizer": True}, "hold no token"),
