@@ -6,6 +6,9 @@ use rand::rngs::SmallRng;
 use crate::counts::Counts;
 use crate::shape::{Shape, followed};
 
+/// Successors are so many times as many common tokens, of which a random part is kept: how often common tokens follow one
+/// another is then as in real text.
+const LOOSENESS: f64 = 2.0;
 /// Tokens are drawn so that the first r of T ranks get a share of (r/T)^(1/this).
 const COMMON_BIAS: f64 = 3.0;
 
@@ -79,7 +82,10 @@ impl<'a> Bigrams<'a> {
         } else {
             counts.sample(seen, number, most, &mut random, &mut drawn);
         }
-        distinct_ranks(self.by_rank.len(), number.min(most), &mut random, &mut ranks);
+        let wanted = number.min(most);
+        let loose = ((wanted as f64 * LOOSENESS) as usize).min(self.by_rank.len());
+        distinct_ranks(self.by_rank.len(), loose, &mut random, &mut ranks);
+        keep_some(&mut ranks, wanted, &mut random);
         Successors {
             tokens: ranks.iter().map(|rank| self.by_rank[*rank as usize]).collect(),
             counts: drawn.iter().map(|count| u32::try_from(*count).unwrap_or(u32::MAX)).collect(),
@@ -98,4 +104,15 @@ pub fn distinct_ranks(total: usize, wanted: usize, random: &mut impl Rng, ranks:
         ranks.push(rank as u32);
         next = rank + 1;
     }
+}
+
+/// Keep `wanted` of the ranks in their order, all with the same chance.
+fn keep_some(ranks: &mut Vec<u32>, wanted: usize, random: &mut impl Rng) {
+    let (mut left, mut wanted) = (ranks.len(), wanted);
+    ranks.retain(|_| {
+        let kept = random.random_range(0..left) < wanted;
+        left -= 1;
+        wanted -= usize::from(kept);
+        kept
+    });
 }
