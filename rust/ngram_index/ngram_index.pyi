@@ -151,10 +151,11 @@ class Builder:
         folder: str | PathLike[str] | None = None,
         memory: int = 268435456,
         identity: str = "{}",
+        restart: bool = False,
     ) -> None:
         """folder: where runs and journal are kept and found again, if identity (JSON) is the same; None: nowhere.
 
-        memory: bytes of all buffers.
+        memory: bytes of all buffers. restart: throw away what is in the folder.
         """
 
     @property
@@ -221,7 +222,7 @@ class Loading:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes in memory so far, and bytes in all; (0, 0) before the file is open and when there is nothing to read."""
+        """Bytes in memory so far, and bytes in all; (0, 0) before the file is open and when nothing is to be read."""
 
     @property
     def finished(self) -> bool:

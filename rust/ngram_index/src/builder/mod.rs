@@ -65,11 +65,18 @@ impl Builder {
 
     /// A builder that keeps its runs and a journal in `folder` and goes on with what is there.
     ///
-    /// `identity`: JSON of all that the counts depend on; a folder of another identity is refused. `memory`: bytes of
-    /// all buffers. Look at [`Builder::position`] before adding documents.
-    pub fn open(order: usize, vocab_size: u64, folder: &Path, memory: usize, identity: &str) -> Result<Self> {
+    /// `identity`: JSON of all that the counts depend on; a folder of another identity is refused, unless `restart` says
+    /// to start over. `memory`: bytes of all buffers. Look at [`Builder::position`] before adding documents.
+    pub fn open(
+        order: usize,
+        vocab_size: u64,
+        folder: &Path,
+        memory: usize,
+        identity: &str,
+        restart: bool,
+    ) -> Result<Self> {
         let packing = Packing::new(order, vocab_size)?;
-        let journal = Journal::open(folder, identity)?;
+        let journal = Journal::open(folder, identity, restart)?;
         Ok(Self::with_journal(packing, memory, journal, None))
     }
 

@@ -42,7 +42,9 @@ fn finished(py: Python) -> PyErr {
 #[pymethods]
 impl Builder {
     #[new]
-    #[pyo3(signature = (order, vocab_size, folder = None, memory = builder::DEFAULT_MEMORY, identity = "{}"))]
+    #[pyo3(signature = (
+        order, vocab_size, folder = None, memory = builder::DEFAULT_MEMORY, identity = "{}", restart = false,
+    ))]
     fn new(
         py: Python,
         order: usize,
@@ -50,9 +52,10 @@ impl Builder {
         folder: Option<PathBuf>,
         memory: usize,
         identity: &str,
+        restart: bool,
     ) -> PyResult<Self> {
         let inner = match folder {
-            Some(folder) => builder::Builder::open(order, vocab_size, &folder, memory, identity),
+            Some(folder) => builder::Builder::open(order, vocab_size, &folder, memory, identity, restart),
             None => builder::Builder::new(order, vocab_size),
         };
         let inner = inner.map_err(|error| raise(py, error))?;
@@ -158,6 +161,7 @@ fn pruning(min_counts: Vec<u64>, renormalise: bool, target_bytes: Option<u64>) -
 /// Import the public implementation's `.trie` file; returns distinct n-grams by length.
 #[pyfunction]
 #[pyo3(signature = (source, path, vocab_size, fingerprint, manifest = "{}", progress = None, memory = DEFAULT_MEMORY))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 pub(super) fn import_trie(
     py: Python,
     source: PathBuf,
@@ -186,6 +190,7 @@ pub(super) fn import_trie(
     sources, path, manifest = "{}", progress = None, memory = DEFAULT_MEMORY, min_counts = Vec::new(),
     renormalise = false, target_bytes = None,
 ))]
+#[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
 pub(super) fn merge(
     py: Python,
     sources: Vec<(PathBuf, f64)>,
