@@ -181,15 +181,21 @@ impl Builder {
         self.tokens
     }
 
-    /// Give up: remove the work folder.
-    pub fn discard(self) -> Result<()> {
+    /// Stop and keep the work folder for a later build; what is not in runs is lost.
+    pub fn close(self) {
         match self.windows {
             Windows::Narrow(counting) => counting.stop(),
             Windows::Wide(counting) => counting.stop(),
         }
-        match self.scratch {
+    }
+
+    /// Stop and remove the work folder.
+    pub fn discard(mut self) -> Result<()> {
+        let (folder, scratch) = (std::mem::take(&mut self.folder), self.scratch.take());
+        self.close();
+        match scratch {
             Some(_) => Ok(()),
-            None => fs::remove_dir_all(&self.folder).map_err(|error| Error::io("remove", &self.folder, error)),
+            None => fs::remove_dir_all(&folder).map_err(|error| Error::io("remove", &folder, error)),
         }
     }
 
