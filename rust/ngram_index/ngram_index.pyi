@@ -165,7 +165,7 @@ class Builder:
         """Leave out n-grams seen less often than min_counts, by length; raise them until the file is small enough."""
 
     def close(self) -> None:
-        """Stop and keep the folder for a later build. The builder is used up."""
+        """Stop and keep the folder for a later build, if it holds a run. The builder is used up."""
 
     def discard(self) -> None:
         """Stop and remove the folder. The builder is used up."""

@@ -62,8 +62,8 @@ def build_index(
             builder.prune(list(pruning.min_counts), pruning.renormalise, pruning.target_bytes)
         tally = _read(builder, sources, reading, quiet)
     except BaseException as error:
-        # Wrong input must be changed, and then everything is counted again; otherwise keep what is done, if anything.
-        if _is_wrong_input(error) or not (work / "journal.json").exists():
+        # Wrong input must be changed, and then everything is counted again; otherwise what is done is kept.
+        if _is_wrong_input(error):
             builder.discard()
         else:
             builder.close()

@@ -181,22 +181,25 @@ impl Builder {
         self.tokens
     }
 
-    /// Stop and keep the work folder for a later build; what is not in runs is lost.
-    pub fn close(self) {
+    /// Stop. The work folder stays for a later build if it holds a run; what is not in runs is lost.
+    pub fn close(self) -> Result<()> {
+        self.stop(journal::exists)
+    }
+
+    /// Stop and remove the work folder.
+    pub fn discard(self) -> Result<()> {
+        self.stop(|_| false)
+    }
+
+    fn stop(self, keep: impl FnOnce(&Path) -> bool) -> Result<()> {
         match self.windows {
             Windows::Narrow(counting) => counting.stop(),
             Windows::Wide(counting) => counting.stop(),
         }
-    }
-
-    /// Stop and remove the work folder.
-    pub fn discard(mut self) -> Result<()> {
-        let (folder, scratch) = (std::mem::take(&mut self.folder), self.scratch.take());
-        self.close();
-        match scratch {
-            Some(_) => Ok(()),
-            None => fs::remove_dir_all(&folder).map_err(|error| Error::io("remove", &folder, error)),
+        if self.scratch.is_some() || keep(&self.folder) {
+            return Ok(());
         }
+        fs::remove_dir_all(&self.folder).map_err(|error| Error::io("remove", &self.folder, error))
     }
 
     /// Count, and write the index to `path`; a file of that name is replaced at the very end.

@@ -122,11 +122,10 @@ impl Builder {
         self.open(py)?.set_pruning(pruning).map_err(|error| raise(py, error))
     }
 
-    /// Stop and keep the work folder for a later build. The builder is used up.
+    /// Stop and keep the work folder for a later build, if there is anything to keep. The builder is used up.
     fn close(&mut self, py: Python) -> PyResult<()> {
         let inner = self.take(py)?;
-        py.detach(|| inner.close());
-        Ok(())
+        py.detach(|| inner.close()).map_err(|error| raise(py, error))
     }
 
     /// Stop and remove the work folder. The builder is used up.
