@@ -37,7 +37,7 @@ class IndexChoice:
 def choose_index(index: str | None, model: str) -> IndexChoice | None:
     """What ``--index`` means for a model; without it the model's own corpus, if one ships. None: no index.
 
-    The file that is counted from a corpus is kept in the cache under the digest of the corpus and the format of the file.
+    The file that is counted from a corpus is kept in the cache, named after the corpus and the format of such files.
     """
     if index is not None:
         return None if index == NO_INDEX else IndexChoice(Path(index).expanduser())
@@ -45,7 +45,8 @@ def choose_index(index: str | None, model: str) -> IndexChoice | None:
     corpus = shipped / CORPUS_FILE if shipped is not None else None
     if corpus is None or not corpus.is_file():
         return None
-    return IndexChoice(cache_directory() / "index" / f"{model}-{digest(corpus.read_bytes())}.v{FILE_FORMAT}.ngx", corpus)
+    name = f"{model}-{digest(corpus.read_bytes())}.v{FILE_FORMAT}.ngx"
+    return IndexChoice(cache_directory() / "index" / name, corpus)
 
 
 def build_program(choice: IndexChoice, target: TargetDescription) -> Program:

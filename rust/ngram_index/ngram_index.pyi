@@ -91,16 +91,35 @@ class Index:
         logprobs: Buffer,
         *,
         mode: str = "survival",
+        score_rule: str = "auto",
+        backoff_factor: float = 0.4,
         node_budget: int = 59,
         beam_width: int = 20,
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
         ngram_weight: float = 0.7,
     ) -> Tree:
-        """One tree; mode: survival or reference.
+        """One tree; mode: survival or reference; score_rule: auto (the mode's own), reference, stupid_backoff,
+        witten_bell or divided.
 
         token_ids int32 and logprobs float32 [sum of widths], widths[i] of them for offset i + 1.
         """
+
+    def search_batch(
+        self,
+        queries: Sequence[tuple[Sequence[int], Sequence[int], Buffer, Buffer]],
+        *,
+        threads: int = 1,
+        mode: str = "survival",
+        score_rule: str = "auto",
+        backoff_factor: float = 0.4,
+        node_budget: int = 59,
+        beam_width: int = 20,
+        skip_ngram_at_first_level: bool = False,
+        stop_token_ids: Sequence[int] = (),
+        ngram_weight: float = 0.7,
+    ) -> list[Tree]:
+        """A tree for each (context, widths, token_ids, logprobs), the same for any number of threads."""
 
 class Tree:
     """Candidates for the positions after the pending token, packed as in dartspec.v1.Tree (little-endian)."""
@@ -206,7 +225,7 @@ class Loading:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes in memory so far, and bytes in all; (0, 0) before the file is open and when there is nothing to read."""
+        """Bytes in memory so far, and bytes in all; (0, 0) before the file is open and when nothing is to be read."""
 
     @property
     def finished(self) -> bool:
@@ -252,6 +271,8 @@ class Metrics(TypedDict):
     search_times: Times
     """A query of Search or SearchStream each."""
     score_queries: int
+    contexts: int
+    """Different contexts of each searched query whose continuations were looked up, summed."""
     nodes_by_matched: list[int]
     """Nodes of the answered trees by the tokens of the longest context that knew them as a continuation, from 0."""
     queue: tuple[int, int]

@@ -55,6 +55,9 @@ class ServiceCollector(Collector):
         queries.add_metric(("search",), sum(buckets))
         queries.add_metric(("score",), counted["score_queries"])
         yield queries
+        yield CounterMetricFamily(
+            "dartspec_ngram_contexts", "Contexts whose continuations were looked up.", counted["contexts"]
+        )
         nodes = CounterMetricFamily(
             "dartspec_ngram_tree_nodes",
             "Nodes of the answered trees by the tokens of the longest context that knew them as a continuation.",

@@ -12,6 +12,9 @@ use crate::reader::Index;
 
 /// Bytes that are read at a time; a stop waits for one piece at most.
 const PIECE_BYTES: usize = 16 << 20;
+/// Bytes that the system is asked to start reading at a time: it heeds its read-ahead limit, of 128 KiB unless set
+/// otherwise, and no more of each request.
+const ANNOUNCED_BYTES: usize = 128 << 10;
 /// Distance between bytes that are touched; no larger than a page anywhere.
 const TOUCH_BYTES: usize = 4096;
 
@@ -60,6 +63,8 @@ impl Index {
 pub(crate) fn populate(map: &Mmap, path: &Path, fill: &Fill) -> Result<()> {
     let read = |error| Error::io("read", path, error);
     fill.begin(map.len());
+    // Maps are opened for random access, for which the system reads single pages.
+    map.advise(Advice::Sequential).map_err(read)?;
     announce(map, 0).map_err(read)?;
     for start in (0..map.len()).step_by(PIECE_BYTES) {
         announce(map, start + PIECE_BYTES).map_err(read)?;
@@ -67,7 +72,8 @@ pub(crate) fn populate(map: &Mmap, path: &Path, fill: &Fill) -> Result<()> {
         read_piece(map, start, length).map_err(read)?;
         fill.advance(length)?;
     }
-    Ok(())
+    // Pages that are evicted later are read one by one again.
+    map.advise(Advice::Random).map_err(read)
 }
 
 /// A private copy of a mapped file, on huge pages where the system gives them.
@@ -80,6 +86,8 @@ pub(crate) fn copy(map: &Mmap, path: &Path, fill: &Fill) -> Result<Mmap> {
         let _ = own.advise(Advice::HugePage);
     }
     fill.begin(map.len());
+    // Maps are opened for random access, for which the system reads single pages.
+    map.advise(Advice::Sequential).map_err(read)?;
     announce(map, 0).map_err(read)?;
     for start in (0..map.len()).step_by(PIECE_BYTES) {
         announce(map, start + PIECE_BYTES).map_err(read)?;
@@ -95,10 +103,11 @@ pub(crate) fn copy(map: &Mmap, path: &Path, fill: &Fill) -> Result<Mmap> {
 
 /// Have the system start reading the piece from `start` on.
 fn announce(map: &Mmap, start: usize) -> io::Result<()> {
-    if start >= map.len() {
-        return Ok(());
+    let end = map.len().min(start + PIECE_BYTES);
+    for at in (start..end).step_by(ANNOUNCED_BYTES) {
+        map.advise_range(Advice::WillNeed, at, ANNOUNCED_BYTES.min(end - at))?;
     }
-    map.advise_range(Advice::WillNeed, start, PIECE_BYTES.min(map.len() - start))
+    Ok(())
 }
 
 /// Wait until a piece is in memory. An unreadable file is an error here, not a signal.
@@ -119,6 +128,8 @@ fn read_piece(map: &Mmap, start: usize, length: usize) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     /// A file of a few pieces and a rest, and its bytes.
@@ -164,6 +175,34 @@ mod tests {
             assert!(matches!(backing(&map(&path), &path, &fill), Err(Error::Interrupted)));
             assert_eq!(fill.progress().0, PIECE_BYTES as u64);
         }
+    }
+
+    #[test]
+    fn a_file_is_read_in_large_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, bytes) = file(folder.path());
+        for backing in [populate_only, copy_only] {
+            // Out of the page cache, where the file system can.
+            let opened = std::fs::File::open(&path).unwrap();
+            opened.sync_all().unwrap();
+            // SAFETY: takes no pointers.
+            unsafe { libc::posix_fadvise(opened.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+            let map = map(&path);
+            map.advise(Advice::Random).unwrap();
+            let before = waits();
+            backing(&map, &path, &Fill::default()).unwrap();
+            // A page at a time would be a wait for each.
+            assert!(waits() - before < bytes.len() as i64 / 4096 / 8);
+        }
+    }
+
+    /// How often this thread has waited for the disk to read a page.
+    fn waits() -> i64 {
+        // SAFETY: plain numbers, for which zeros are valid, and which the call only writes.
+        let mut usage = unsafe { std::mem::zeroed::<libc::rusage>() };
+        // SAFETY: the pointer is valid for the call.
+        assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) }, 0);
+        usage.ru_majflt
     }
 
     fn populate_only(map: &Mmap, path: &Path, fill: &Fill) -> Result<()> {

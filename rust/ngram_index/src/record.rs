@@ -13,13 +13,17 @@
 //! - counts less 1 in c bits; where e > 0, all ones stands for a large one;
 //! - e positions of large counts, ascending, in as many bits as n has, then the large counts themselves in x bits.
 
-use crate::bits::{BitWriter, bits, mask, read, read_wide};
+use crate::bits::{BitWriter, bits, mask, prefetch, read, read_wide};
 use crate::candidates::Candidates;
 
 /// Shortest list with a directory.
 const DIRECTORY_FROM: u64 = 128;
 /// Continuations for each candidate from which on looking each candidate up is faster than reading the whole list.
 const SCAN_FACTOR: u64 = 5;
+/// Tokens that are looked up at the same time in a long list.
+const TOGETHER: usize = 32;
+/// Position of a token that is not in the list.
+const ABSENT: u64 = u64::MAX;
 /// Bits by which a block is shorter than its list: blocks hold 8 to 16.
 const BLOCK_BITS: u32 = 3;
 /// Widest count that is not a large one.
@@ -139,7 +143,19 @@ impl<'a> Record<'a> {
 
     fn large_count(&self, at: u64) -> u64 {
         let position = |i: u64| read(self.bytes, self.positions + i * u64::from(self.len_bits), self.len_bits);
-        let (mut low, mut high) = (0, self.large);
+        // They lie about evenly: from the likeliest one on in steps that double, then halves.
+        let near = self.large_near(at).min(self.large);
+        let (mut low, mut high) = (near, near);
+        let mut step = 1;
+        while low > 0 && position(low) > at {
+            low = low.saturating_sub(step);
+            step *= 2;
+        }
+        step = 1;
+        while high < self.large && position(high) < at {
+            high = (high + step).min(self.large);
+            step *= 2;
+        }
         while low < high {
             let middle = low + (high - low) / 2;
             if position(middle) < at {
@@ -162,12 +178,45 @@ impl<'a> Record<'a> {
         if self.len <= candidates.len() as u64 * SCAN_FACTOR || self.block_bits == 0 {
             self.scan(candidates, counts);
         } else {
-            for (spread, count) in candidates.spread().iter().zip(counts) {
-                if let Some(at) = self.find(*spread) {
-                    *count = self.count(at);
+            for (spread, counts) in candidates.spread().chunks(TOGETHER).zip(counts.chunks_mut(TOGETHER)) {
+                self.find_together(spread, counts);
+            }
+        }
+    }
+
+    /// Set the counts of up to `TOGETHER` spread tokens in a long list: each part of the record is asked for, where the
+    /// tokens likely are as they lie evenly, before the part before it is read.
+    fn find_together(&self, spread: &[u32], counts: &mut [u64]) {
+        for spread in spread {
+            let block = u64::from(*spread) >> self.low_bits;
+            self.prefetch(self.directory + block * u64::from(self.len_bits));
+            let position = (u64::from(*spread) * self.len) >> (self.low_bits + self.block_bits);
+            self.prefetch(self.lows + position * u64::from(self.low_bits));
+        }
+        let mut found = [ABSENT; TOGETHER];
+        for (spread, found) in spread.iter().zip(&mut found) {
+            if let Some(at) = self.find(*spread) {
+                *found = at;
+                self.prefetch(self.counts + at * u64::from(self.count_bits));
+                if self.large > 0 {
+                    self.prefetch(self.positions + self.large_near(at) * u64::from(self.len_bits));
                 }
             }
         }
+        for (at, count) in found.iter().zip(counts).filter(|(at, _)| **at != ABSENT) {
+            *count = self.count(*at);
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, bit: u64) {
+        prefetch(self.bytes, (bit / 8) as usize);
+    }
+
+    /// Where among the large counts that of a position likely is.
+    #[inline]
+    fn large_near(&self, at: u64) -> u64 {
+        (u128::from(at) * u128::from(self.large) / u128::from(self.len.max(1))) as u64
     }
 
     fn scan(&self, candidates: &Candidates, counts: &mut [u64]) {

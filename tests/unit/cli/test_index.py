@@ -54,6 +54,11 @@ def test_another_corpus_is_another_file(corpus):
     assert choose_index(None, "m").path != before
 
 
+def test_cached_indexes_carry_the_version_of_their_files() -> None:
+    ngram_index = pytest.importorskip("ngram_index")
+    assert FILE_FORMAT == ngram_index.FILE_FORMAT
+
+
 async def test_the_corpus_is_counted_at_the_first_start_only(corpus, fake_services):
     pytest.importorskip("ngram_index")
     settings = StackSettings(model="m", head="none")

@@ -83,6 +83,8 @@ def test_everything_that_was_done_is_counted(
     assert value("search_seconds_count") == value("search_seconds_bucket", le="+Inf") == 42 + 15
     assert 0 < value("search_seconds_sum") < 10
     assert value("call_seconds_count", method="Search") == 7
+    # An unseen context of two tokens has one row less; at most one of each length a node and the root have.
+    assert 42 + 15 <= value("contexts_total") <= 2 * (sum(matched.values()) + 42 + 15)
     for length in range(5):
         assert value("tree_nodes_total", matched=str(length)) == matched[length]
     assert sum(matched.values()) > 100

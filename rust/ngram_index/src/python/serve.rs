@@ -97,6 +97,7 @@ impl Server {
         values.set_item("call_times", call_times)?;
         values.set_item("search_times", times(snapshot.search_times))?;
         values.set_item("score_queries", snapshot.score_queries)?;
+        values.set_item("contexts", snapshot.contexts)?;
         values.set_item("nodes_by_matched", snapshot.nodes_by_matched)?;
         values.set_item("queue", self.handle.queue())?;
         values.set_item("streams", self.handle.streams())?;

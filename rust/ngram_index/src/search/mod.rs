@@ -62,6 +62,7 @@ impl Searcher {
             Mode::Survival => self.best_first(index, params, root, tree),
             Mode::Reference => self.beam(index, params, root, tree),
         }
+        tree.contexts = self.rows.count_read() as u32;
         Ok(())
     }
 

@@ -159,11 +159,7 @@ impl Rows {
         row.is_read = true;
         let counts = &mut self.counts[row.start..row.start + row.width];
         match row.source {
-            Source::Places(start) => {
-                for (count, place) in counts.iter_mut().zip(&self.places[start..]) {
-                    *count = place.and_then(|place| index.find(place)).map_or(0.0, |node| node.count as f32);
-                }
-            }
+            Source::Places(start) => index.find_counts(&self.places[start..start + row.width], counts),
             Source::Record(node) => {
                 self.wide_counts.clear();
                 self.wide_counts.resize(row.width, 0);
@@ -182,6 +178,11 @@ impl Rows {
         let row = self.rows.get(row as usize)?;
         let counts = &self.counts[row.start..row.start + row.width.next_multiple_of(LANES)];
         Some((counts, row.total, row.distinct))
+    }
+
+    /// How many were read.
+    pub fn count_read(&self) -> usize {
+        self.rows.iter().filter(|row| row.is_read).count()
     }
 
     /// Whether a row's context was followed by a candidate.

@@ -35,7 +35,7 @@ struct Item(u64);
 
 const LOOK_UP: u64 = 1 << 31;
 /// Items of the queue that are prepared before they are at its top.
-const AHEAD: usize = 3;
+const AHEAD: usize = 1;
 
 impl Item {
     fn candidate(survival: f32, depth: usize, parent: usize, choice: usize) -> Self {

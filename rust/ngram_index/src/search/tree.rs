@@ -13,6 +13,8 @@ pub struct Tree {
     pub survival: Vec<f32>,
     /// See [`feature_bin`].
     pub feature_bins: Vec<u16>,
+    /// Different contexts whose continuations were looked up for it.
+    pub contexts: u32,
 }
 
 impl Tree {
@@ -31,6 +33,7 @@ impl Tree {
         self.parents.clear();
         self.survival.clear();
         self.feature_bins.clear();
+        self.contexts = 0;
     }
 
     pub(super) fn push(&mut self, token: u32, parent: u32, survival: f32, feature_bin: u16) {

@@ -70,6 +70,7 @@ pub(super) struct Metrics {
     call_times: [Histogram; Method::ALL.len()],
     search_times: Histogram,
     score_queries: AtomicU64,
+    contexts: AtomicU64,
     nodes: [AtomicU64; MATCHED],
 }
 
@@ -94,14 +95,17 @@ pub struct Snapshot {
     pub search_times: Times,
     /// Queries of Score.
     pub score_queries: u64,
+    /// Different contexts of each searched query whose continuations were looked up, summed.
+    pub contexts: u64,
     /// Nodes of the answered trees, by the tokens of the longest context that knew them as a continuation.
     pub nodes_by_matched: Vec<u64>,
 }
 
 impl Metrics {
-    /// A tree was searched; `feature_bins` are its nodes', packed.
-    pub fn searched(&self, time: Duration, feature_bins: &[u8]) {
+    /// A tree was searched after looking up so many contexts; `feature_bins` are its nodes', packed.
+    pub fn searched(&self, time: Duration, contexts: u32, feature_bins: &[u8]) {
         self.search_times.record(time);
+        self.contexts.fetch_add(u64::from(contexts), Ordering::Relaxed);
         let mut nodes = [0_u64; MATCHED];
         for bin in feature_bins.as_chunks::<2>().0 {
             let matched = usize::from(u16::from_le_bytes(*bin) >> 3 & 7);
@@ -150,6 +154,7 @@ impl Metrics {
             call_times,
             search_times: self.search_times.snapshot(),
             score_queries: self.score_queries.load(Ordering::Relaxed),
+            contexts: self.contexts.load(Ordering::Relaxed),
             nodes_by_matched: self.nodes.iter().map(|nodes| nodes.load(Ordering::Relaxed)).collect(),
         }
     }
@@ -200,12 +205,13 @@ mod tests {
         let bins =
             [(1, 0), (2, 2), (3, 2), (9, 4)].map(|(depth, matched)| crate::search::feature_bin(depth, matched, -9.0));
         let packed: Vec<u8> = bins.iter().flat_map(|bin| bin.to_le_bytes()).collect();
-        metrics.searched(Duration::from_micros(30), &packed);
-        metrics.searched(Duration::from_micros(50), &[]);
+        metrics.searched(Duration::from_micros(30), 5, &packed);
+        metrics.searched(Duration::from_micros(50), 2, &[]);
         metrics.call(Method::Score).ended(Code::NotFound);
         drop(metrics.call(Method::Search));
         let snapshot = metrics.snapshot();
         assert_eq!(snapshot.nodes_by_matched, [1, 0, 2, 0, 1]);
+        assert_eq!(snapshot.contexts, 7);
         assert_eq!(snapshot.calls, [("Search", 1, 1), ("Score", 5, 1)]);
         assert_eq!(metrics.mean_query(), Some(Duration::from_micros(40)));
     }

@@ -120,8 +120,8 @@ impl Service {
         let metrics = self.metrics.clone();
         let search = move |i: usize, query: &v1::SearchQuery| {
             let start = Instant::now();
-            let tree = search_one(&index, &params, i, query)?;
-            metrics.searched(start.elapsed(), &tree.feature_bins);
+            let (tree, contexts) = search_one(&index, &params, i, query)?;
+            metrics.searched(start.elapsed(), contexts, &tree.feature_bins);
             Ok(tree)
         };
         let trees = self.workers.run(request.queries, here, search)?;
@@ -283,12 +283,13 @@ fn selection(params: &Params) -> (v1::SearchMode, v1::ScoreRule) {
     (mode, rule)
 }
 
+/// The tree of a query, and the number of contexts that were looked up for it.
 fn search_one(
     index: &Index,
     params: &Params,
     i: usize,
     query: &v1::SearchQuery,
-) -> std::result::Result<v1::Tree, Status> {
+) -> std::result::Result<(v1::Tree, u32), Status> {
     let field = |name: &str| format!("queries[{i}].{name}");
     let Some(proposals) = &query.proposals else {
         return Err(bad_request(&field("proposals"), "must be given"));
@@ -321,13 +322,14 @@ fn search_one(
         Error::InvalidArgument { field: name, message } => bad_request(&field(name), &message),
         error => Status::internal(error.to_string()),
     })?;
-    Ok(v1::Tree {
+    let packed = v1::Tree {
         revision: REVISION,
         token_ids: tree.tokens.iter().flat_map(|value| value.to_le_bytes()).collect(),
         parents: tree.parents.iter().flat_map(|value| value.to_le_bytes()).collect(),
         survival: tree.survival.iter().flat_map(|value| value.to_le_bytes()).collect(),
         feature_bins: tree.feature_bins.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    })
+    };
+    Ok((packed, tree.contexts))
 }
 
 /// INVALID_ARGUMENT with the field in the message and in the details.
