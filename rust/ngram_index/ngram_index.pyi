@@ -183,8 +183,11 @@ class Builder:
     def prune(self, min_counts: Sequence[int], renormalise: bool = False, target_bytes: int | None = None) -> None:
         """Leave out n-grams seen less often than min_counts, by length; raise them until the file is small enough."""
 
+    def close(self) -> None:
+        """Stop and keep the folder for a later build, if it holds a run. The builder is used up."""
+
     def discard(self) -> None:
-        """Give up and remove the folder. The builder is used up."""
+        """Stop and remove the folder. The builder is used up."""
 
     def finish(
         self, path: str | PathLike[str], fingerprint: str, manifest: str = "{}", progress: Progress | None = None

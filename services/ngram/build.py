@@ -62,9 +62,11 @@ def build_index(
             builder.prune(list(pruning.min_counts), pruning.renormalise, pruning.target_bytes)
         tally = _read(builder, sources, reading, quiet)
     except BaseException as error:
-        # Wrong input must be changed, and then everything is counted again; otherwise keep what is done, if anything.
-        if _is_wrong_input(error) or not (work / "journal.json").exists():
+        # Wrong input must be changed, and then everything is counted again; otherwise what is done is kept.
+        if _is_wrong_input(error):
             builder.discard()
+        else:
+            builder.close()
         raise
     manifest = {"made_by": MADE_BY, **tally.manifest(builder.tokens)}
     if reading.parts > 1:
@@ -126,5 +128,6 @@ def import_index(
 ) -> list[int]:
     """Import a `.trie` file of the public implementation; returns the distinct n-grams by length."""
     manifest = json.dumps({"made_by": MADE_BY, "imported": source.name}, sort_keys=True)
+    buffers = buffer_bytes(memory)
     with stages(quiet) as progress, index_errors():
-        return ngram_index.import_trie(source, output, vocab_size, fingerprint, manifest, progress, buffer_bytes(memory))
+        return ngram_index.import_trie(source, output, vocab_size, fingerprint, manifest, progress, buffers)

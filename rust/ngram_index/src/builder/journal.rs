@@ -176,6 +176,11 @@ impl Journal {
     }
 }
 
+/// Whether a build in this folder has finished a run.
+pub(super) fn exists(folder: &Path) -> bool {
+    folder.join(NAME).exists()
+}
+
 impl State {
     fn new(identity: Value) -> Self {
         Self {

@@ -122,7 +122,13 @@ impl Builder {
         self.open(py)?.set_pruning(pruning).map_err(|error| raise(py, error))
     }
 
-    /// Remove the work folder. The builder is used up.
+    /// Stop and keep the work folder for a later build, if there is anything to keep. The builder is used up.
+    fn close(&mut self, py: Python) -> PyResult<()> {
+        let inner = self.take(py)?;
+        py.detach(|| inner.close()).map_err(|error| raise(py, error))
+    }
+
+    /// Stop and remove the work folder. The builder is used up.
     fn discard(&mut self, py: Python) -> PyResult<()> {
         let inner = self.take(py)?;
         py.detach(|| inner.discard()).map_err(|error| raise(py, error))
