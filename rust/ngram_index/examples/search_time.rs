@@ -85,7 +85,7 @@ impl Round {
             let truth = text[offset + 2];
             let mut level: Vec<u32> = Vec::new();
             while level.len() < WIDTH {
-                let other = if level.len() % 2 == 0 {
+                let other = if level.len().is_multiple_of(2) {
                     source.next(text[offset], text[offset + 1])
                 } else {
                     source.common()

@@ -161,9 +161,7 @@ impl Lines {
             let slots = &self.words[..self.layout.slots.min(MAX_SLOTS) as usize];
             let mut equal = 0_u32; // the last slot's bit lowest
             for (start, shift) in slots {
-                let Some(bytes) = line.get(usize::from(*start)..).and_then(|rest| rest.first_chunk()) else {
-                    return None;
-                };
+                let bytes = line.get(usize::from(*start)..)?.first_chunk()?;
                 let tag = u64::from_le_bytes(*bytes) >> (shift & 63) & mask;
                 equal = equal << 1 | u32::from(tag == wanted);
             }

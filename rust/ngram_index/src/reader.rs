@@ -201,19 +201,45 @@ impl Index {
     /// these tokens.
     #[inline]
     pub fn place(&self, tokens: &[u32]) -> Option<Place> {
-        let table = self.tables.get(tokens.len().wrapping_sub(2))?;
-        let bits = self.spread.bits();
-        let mut key = 0_u128;
-        for &token in tokens {
-            if u64::from(token) >= self.header.vocab_size {
-                return None;
-            }
-            key = key << bits | u128::from(token);
-        }
+        let (last, context) = tokens.split_last()?;
+        let table = self.tables.get(context.len().checked_sub(1)?)?;
+        let spot = self.spot(table, self.key(context)?, *last)?;
         Some(Place {
             length: tokens.len() as u8,
-            spot: table.lines.spot(key),
+            spot,
         })
+    }
+
+    /// Append the places of the continuations of a context, and ask for their lines.
+    pub fn places_after(&self, context: &[u32], tokens: &[u32], places: &mut Vec<Option<Place>>) {
+        let table = context.len().checked_sub(1).and_then(|i| self.tables.get(i));
+        let (Some(table), Some(key)) = (table, self.key(context)) else {
+            places.extend(tokens.iter().map(|_| None));
+            return;
+        };
+        places.extend(tokens.iter().map(|token| {
+            let spot = self.spot(table, key, *token)?;
+            self.prefetch_byte(table.section.start + spot.home as usize * LINE_BYTES);
+            Some(Place {
+                length: context.len() as u8 + 1,
+                spot,
+            })
+        }));
+    }
+
+    /// The tokens as one number; None if one is not in the vocabulary.
+    #[inline]
+    fn key(&self, tokens: &[u32]) -> Option<u128> {
+        tokens.iter().try_fold(0_u128, |key, token| {
+            let known = u64::from(*token) < self.header.vocab_size;
+            known.then_some(key << self.spread.bits() | u128::from(*token))
+        })
+    }
+
+    #[inline(always)]
+    fn spot(&self, table: &Table, context: u128, token: u32) -> Option<Spot> {
+        let known = u64::from(token) < self.header.vocab_size;
+        known.then(|| table.lines.spot(context << self.spread.bits() | u128::from(token)))
     }
 
     /// Ask for the line of a place, so that it is there when [`Index::find`] reads it.

@@ -68,10 +68,11 @@ class NaiveIndex:
                 probability = (successors.get(token, 0) + distinct * probability) / (total + distinct)
         return probability
 
-
     def stupid_backoff(self, context: Sequence[int], token: int, factor: float) -> float:
-        """Relative frequency after the longest suffix that knows the token, else of the token alone, times the factor for
-        every token by which that is shorter than the context that counts."""
+        """Relative frequency after the longest suffix that knows the token, else of the token alone.
+
+        Times the factor for every token by which that suffix is shorter than the context that counts.
+        """
         longest = min(self.order - 1, len(context))
         matched = self.score(context, token)
         windows = sum(count for path, count in self.counts.items() if len(path) == 1)

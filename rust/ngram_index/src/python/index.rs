@@ -128,7 +128,7 @@ impl Index {
     fn search_batch(
         &self,
         py: Python,
-        queries: Vec<(Vec<u32>, Vec<u32>, Bound<PyAny>, Bound<PyAny>)>,
+        queries: Vec<trees::Given>,
         threads: usize,
         params: Option<&Bound<PyDict>>,
     ) -> PyResult<Vec<PyTree>> {

@@ -66,6 +66,9 @@ pub(super) fn pool(threads: usize) -> Result<Option<rayon::ThreadPool>> {
     })
 }
 
+/// Context, widths, token ids and log-probabilities of a query.
+pub(super) type Given<'py> = (Vec<u32>, Vec<u32>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
 /// A query that owns its arrays.
 pub(super) struct Wanted {
     context: Vec<u32>,

@@ -122,17 +122,7 @@ impl Rows {
 
     fn places(&mut self, index: &Index, context: &[u32], tokens: &[u32]) -> Source {
         let start = self.places.len();
-        let mut ngram = [0; crate::format::MAX_ORDER];
-        let length = context.len();
-        ngram[..length].copy_from_slice(context);
-        for token in tokens {
-            ngram[length] = *token;
-            let place = index.place(&ngram[..=length]);
-            if let Some(place) = place {
-                index.prefetch(place);
-            }
-            self.places.push(place);
-        }
+        index.places_after(context, tokens, &mut self.places);
         self.next.resize(self.places.len(), NONE);
         Source::Places(start)
     }
