@@ -51,8 +51,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     if request.export {
-        let part = |round: &Round| json!({ "context": round.context, "tokens": round.tokens, "logprobs": round.logprobs });
-        println!("{}", json!({ "rounds": rounds.iter().map(part).collect::<Vec<Value>>() }));
+        let part =
+            |round: &Round| json!({ "context": round.context, "tokens": round.tokens, "logprobs": round.logprobs });
+        println!(
+            "{}",
+            json!({ "rounds": rounds.iter().map(part).collect::<Vec<Value>>() })
+        );
         return Ok(());
     }
 
