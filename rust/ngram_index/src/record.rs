@@ -130,21 +130,25 @@ impl<'a> Record<'a> {
     /// Count of the continuation at a position.
     #[inline]
     fn count(&self, at: u64) -> u64 {
+        self.short_count(at).unwrap_or_else(|| self.large_count(self.large_number(at)))
+    }
+
+    /// Count of the continuation at a position unless it is a large one.
+    #[inline]
+    fn short_count(&self, at: u64) -> Option<u64> {
         let short = read(
             self.bytes,
             self.counts + at * u64::from(self.count_bits),
             self.count_bits,
         );
-        if self.large > 0 && short == mask(self.count_bits) {
-            return self.large_count(at);
-        }
-        short + 1
+        (self.large == 0 || short != mask(self.count_bits)).then_some(short + 1)
     }
 
-    fn large_count(&self, at: u64) -> u64 {
+    /// Where among the large counts that of a position is; their number if it is not, as in a damaged file.
+    fn large_number(&self, at: u64) -> u64 {
         let position = |i: u64| read(self.bytes, self.positions + i * u64::from(self.len_bits), self.len_bits);
         // They lie about evenly: from the likeliest one on in steps that double, then halves.
-        let near = self.large_near(at).min(self.large);
+        let near = self.large_near(at);
         let (mut low, mut high) = (near, near);
         let mut step = 1;
         while low > 0 && position(low) > at {
@@ -164,11 +168,25 @@ impl<'a> Record<'a> {
                 high = middle;
             }
         }
-        if low == self.large || position(low) != at {
-            return 0; // only in a damaged file
+        if low < self.large && position(low) == at {
+            low
+        } else {
+            self.large
         }
-        let values = self.positions + self.large * u64::from(self.len_bits);
-        read_wide(self.bytes, values + low * u64::from(self.large_bits), self.large_bits)
+    }
+
+    /// Bit of a large count.
+    #[inline]
+    fn large_at(&self, number: u64) -> u64 {
+        self.positions + self.large * u64::from(self.len_bits) + number * u64::from(self.large_bits)
+    }
+
+    /// A large count by its number; 0 beyond the last.
+    fn large_count(&self, number: u64) -> u64 {
+        if number >= self.large {
+            return 0;
+        }
+        read_wide(self.bytes, self.large_at(number), self.large_bits)
     }
 
     /// Set `counts[i]` to how often the i-th candidate was seen, 0 if never.
@@ -184,8 +202,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Set the counts of up to `TOGETHER` spread tokens in a long list: each part of the record is asked for, where the
-    /// tokens likely are as they lie evenly, before the part before it is read.
+    /// Set the counts of up to `TOGETHER` spread tokens in a long list. In passes: each asks for the memory that the next
+    /// one reads, at first where the tokens likely are as they lie evenly.
     fn find_together(&self, spread: &[u32], counts: &mut [u64]) {
         for spread in spread {
             let block = u64::from(*spread) >> self.low_bits;
@@ -203,8 +221,20 @@ impl<'a> Record<'a> {
                 }
             }
         }
-        for (at, count) in found.iter().zip(counts).filter(|(at, _)| **at != ABSENT) {
-            *count = self.count(*at);
+        for (found, count) in found.iter_mut().zip(&mut *counts).filter(|(found, _)| **found != ABSENT) {
+            match self.short_count(*found) {
+                Some(short) => {
+                    *count = short;
+                    *found = ABSENT;
+                }
+                None => {
+                    *found = self.large_number(*found);
+                    self.prefetch(self.large_at(*found));
+                }
+            }
+        }
+        for (number, count) in found.iter().zip(counts).filter(|(number, _)| **number != ABSENT) {
+            *count = self.large_count(*number);
         }
     }
 
@@ -216,7 +246,7 @@ impl<'a> Record<'a> {
     /// Where among the large counts that of a position likely is.
     #[inline]
     fn large_near(&self, at: u64) -> u64 {
-        (u128::from(at) * u128::from(self.large) / u128::from(self.len.max(1))) as u64
+        (at.saturating_mul(self.large) / self.len.max(1)).min(self.large)
     }
 
     fn scan(&self, candidates: &Candidates, counts: &mut [u64]) {
