@@ -19,6 +19,7 @@ import numpy as np
 
 from bench.index_process import MEGABYTE, ROOT, PeakMemory, command
 from bench.shards import read_shard
+from bench.synthetic import FINGERPRINT
 from bench.synthetic_text import VOCAB_SIZE, write_shards
 
 TENTHS = 10
@@ -54,7 +55,7 @@ def main(
         total = sum(len(read_shard(path)[0]) for path in paths)
         output = keep or Path(made) / "built.ngx"
         arguments = ["ngram", "build", *map(str, paths), "--output", str(output), "--order", str(order)]
-        arguments += ["--memory", memory, "--vocab-size", str(vocab_size), "--fingerprint", "bench"]
+        arguments += ["--memory", memory, "--vocab-size", str(vocab_size), "--fingerprint", FINGERPRINT]
         start = time.perf_counter()
         with subprocess.Popen(command(*arguments), cwd=ROOT, stdout=subprocess.DEVNULL) as process:
             watch = PeakMemory(process.pid)

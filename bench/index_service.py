@@ -148,7 +148,7 @@ def main(indexes: tuple[Path, ...], nodes: float, mode: str, seconds: float, bac
         if not paths:
             for number in (1, 2):
                 paths.append(Path(made) / f"service-{number}.ngx")
-                make_index(paths[-1], nodes=int(nodes), seed=number, fingerprint=f"synthetic-{number}")
+                make_index(paths[-1], nodes=int(nodes), seed=number, fingerprint=f"{number:016x}")
         requests = [each for pair in zip(*(requests_for(path, mode) for path in paths), strict=True) for each in pair]
         socket = f"unix:{made}/ngram.sock"
         with service(paths, [socket, "127.0.0.1:0"], "--backing", backing) as running:

@@ -24,7 +24,7 @@ from bench.rust_program import run_program
 
 SHAPE_FILE = Path(__file__).parent / "synthetic_shape.json"
 VOCAB_SIZE = 49_152
-FINGERPRINT = "synthetic"
+FINGERPRINT = "5e7c0de500000000"
 COMPARED = (
     "nodes",
     "bigrams",

@@ -80,10 +80,9 @@ fn probabilities(tokens: &[i32], logprobs: &[f32]) -> Vec<(u32, f32)> {
 /// Relative frequency of a token after the longest suffix of the text that has it as a child.
 fn frequency(trie: &Trie, order: usize, text: &[u32], token: u32) -> f32 {
     for length in (1..order.min(text.len() + 1)).rev() {
-        if let Some(context) = trie.find(&text[text.len() - length..]) {
-            if let Some(child) = context.child(token) {
-                return child.count as f32 / context.count as f32;
-            }
+        let context = trie.find(&text[text.len() - length..]);
+        if let Some((context, child)) = context.and_then(|context| Some((context, context.child(token)?))) {
+            return child.count as f32 / context.count as f32;
         }
     }
     0.0
