@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,10 @@ def run_program(name: str, request: dict[str, Any]) -> dict[str, Any]:
 def program(name: str) -> Path:
     """Build an example and return where it is. Raises ClickException when it does not compile."""
     build = ["cargo", "build", "--release", "--locked", "--example", name, "--message-format=json-render-diagnostics"]
-    built = subprocess.run(build, cwd=CRATE, stdout=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        built = subprocess.run(build, cwd=CRATE, stdout=subprocess.PIPE, text=True)
+    except FileNotFoundError as error:
+        raise click.ClickException("cargo is not there; install Rust (https://rustup.rs)") from error
     if built.returncode != 0:
         raise click.ClickException(f"cargo could not build {name}; what it said is above")
     for line in built.stdout.splitlines():
