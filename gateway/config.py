@@ -24,6 +24,11 @@ class Settings:
         "auto", "Mode of requests that leave the choice to the server.", choices=("auto", "plain", "dart")
     )
     search: str = setting("survival", "How trees are selected.", choices=("survival", "reference"))
+    score_rule: str = setting(
+        "auto",
+        "What n-gram counts say about a token; auto is the rule that goes with --search.",
+        choices=("auto", "reference", "stupid_backoff", "witten_bell", "divided"),
+    )
     node_budget: int = setting(59, "Nodes of a candidate tree.", check=between(1, 1024))
     beam_width: int = setting(20, "Paths kept at each level by --search reference.", check=between(1, 1024))
     search_timeout_ms: int = setting(

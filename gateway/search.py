@@ -22,6 +22,13 @@ FIRST_REST_SECONDS = 0.25
 LAST_REST_SECONDS = 5.0
 
 SEARCH_MODES = {"survival": ngram_pb2.SEARCH_MODE_SURVIVAL, "reference": ngram_pb2.SEARCH_MODE_REFERENCE}
+SCORE_RULES = {
+    "auto": ngram_pb2.SCORE_RULE_UNSPECIFIED,
+    "reference": ngram_pb2.SCORE_RULE_REFERENCE,
+    "stupid_backoff": ngram_pb2.SCORE_RULE_STUPID_BACKOFF,
+    "witten_bell": ngram_pb2.SCORE_RULE_WITTEN_BELL,
+    "divided": ngram_pb2.SCORE_RULE_DIVIDED,
+}
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,7 @@ class TreeSearch:
         settings = self._settings
         return ngram_pb2.SearchParams(
             mode=SEARCH_MODES[settings.search],
+            score_rule=SCORE_RULES[settings.score_rule],
             node_budget=min(settings.node_budget, model.max_nodes or settings.node_budget),
             beam_width=settings.beam_width,
             stop_token_ids=model.eos_token_ids,

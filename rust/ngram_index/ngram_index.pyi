@@ -91,16 +91,35 @@ class Index:
         logprobs: Buffer,
         *,
         mode: str = "survival",
+        score_rule: str = "auto",
+        backoff_factor: float = 0.4,
         node_budget: int = 59,
         beam_width: int = 20,
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
         ngram_weight: float = 0.7,
     ) -> Tree:
-        """One tree; mode: survival or reference.
+        """One tree; mode: survival or reference; score_rule: auto (the mode's own), reference, stupid_backoff,
+        witten_bell or divided.
 
         token_ids int32 and logprobs float32 [sum of widths], widths[i] of them for offset i + 1.
         """
+
+    def search_batch(
+        self,
+        queries: Sequence[tuple[Sequence[int], Sequence[int], Buffer, Buffer]],
+        *,
+        threads: int = 1,
+        mode: str = "survival",
+        score_rule: str = "auto",
+        backoff_factor: float = 0.4,
+        node_budget: int = 59,
+        beam_width: int = 20,
+        skip_ngram_at_first_level: bool = False,
+        stop_token_ids: Sequence[int] = (),
+        ngram_weight: float = 0.7,
+    ) -> list[Tree]:
+        """A tree for each (context, widths, token_ids, logprobs), the same for any number of threads."""
 
 class Tree:
     """Candidates for the positions after the pending token, packed as in dartspec.v1.Tree (little-endian)."""
@@ -132,10 +151,11 @@ class Builder:
         folder: str | PathLike[str] | None = None,
         memory: int = 268435456,
         identity: str = "{}",
+        restart: bool = False,
     ) -> None:
         """folder: where runs and journal are kept and found again, if identity (JSON) is the same; None: nowhere.
 
-        memory: bytes of all buffers.
+        memory: bytes of all buffers. restart: throw away what is in the folder.
         """
 
     @property
@@ -163,8 +183,11 @@ class Builder:
     def prune(self, min_counts: Sequence[int], renormalise: bool = False, target_bytes: int | None = None) -> None:
         """Leave out n-grams seen less often than min_counts, by length; raise them until the file is small enough."""
 
+    def close(self) -> None:
+        """Stop and keep the folder for a later build, if it holds a run. The builder is used up."""
+
     def discard(self) -> None:
-        """Give up and remove the folder. The builder is used up."""
+        """Stop and remove the folder. The builder is used up."""
 
     def finish(
         self, path: str | PathLike[str], fingerprint: str, manifest: str = "{}", progress: Progress | None = None

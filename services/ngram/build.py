@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,19 +54,19 @@ def build_index(
     reading, pruning = reading or Reading(), pruning or Pruning()
     sources = find_sources(inputs, reading)
     work = output.with_name(output.name + ".build")
-    if restart and (work / "journal.json").exists():
-        shutil.rmtree(work, ignore_errors=True)
     identity = _identity(sources, reading, order=order, vocab_size=vocab_size, fingerprint=fingerprint)
     with index_errors():
-        builder = ngram_index.Builder(order, vocab_size, work, max(memory - _OVERHEAD, memory // 4), identity)
+        builder = ngram_index.Builder(order, vocab_size, work, buffer_bytes(memory), identity, restart)
     try:
         with index_errors():
             builder.prune(list(pruning.min_counts), pruning.renormalise, pruning.target_bytes)
         tally = _read(builder, sources, reading, quiet)
     except BaseException as error:
-        # Wrong input must be changed, and then everything is counted again; otherwise keep what is done, if anything.
-        if _is_wrong_input(error) or not (work / "journal.json").exists():
+        # Wrong input must be changed, and then everything is counted again; otherwise what is done is kept.
+        if _is_wrong_input(error):
             builder.discard()
+        else:
+            builder.close()
         raise
     manifest = {"made_by": MADE_BY, **tally.manifest(builder.tokens)}
     if reading.parts > 1:
@@ -99,6 +98,11 @@ def _read(builder: ngram_index.Builder, sources: list[Source], reading: Reading,
     return tally
 
 
+def buffer_bytes(memory: int) -> int:
+    """What ``memory`` bytes of a process leave for counting and sorting."""
+    return max(memory - _OVERHEAD, memory // 4)
+
+
 def _identity(sources: list[Source], reading: Reading, **settings: Any) -> str:
     """All that the counts depend on."""
     inputs = [[source.name, source.kind, source.bytes, source.mtime_ns] for source in sources]
@@ -124,6 +128,6 @@ def import_index(
 ) -> list[int]:
     """Import a `.trie` file of the public implementation; returns the distinct n-grams by length."""
     manifest = json.dumps({"made_by": MADE_BY, "imported": source.name}, sort_keys=True)
-    buffers = max(memory - _OVERHEAD, memory // 4)
+    buffers = buffer_bytes(memory)
     with stages(quiet) as progress, index_errors():
         return ngram_index.import_trie(source, output, vocab_size, fingerprint, manifest, progress, buffers)

@@ -78,8 +78,8 @@ def build(inputs: tuple[Path, ...], output: Path, settings: BuildSettings) -> No
 def merge(indexes: tuple[Path, ...], output: Path, weights: tuple[float, ...], settings: MergeSettings) -> None:
     """Add up indexes of one tokenizer and order.
 
-    Counts are multiplied by the weights and rounded to nearest, at least 1. Parts made with --shard add up to what one
-    build of all would have made.
+    Counts are multiplied by the weights and rounded to nearest, at least 1 and at least what continued them. Parts made
+    with --shard add up to what one build of all would have made. The mapped pages of one index come on top of --memory.
     """
     from dartspec.services.ngram.merge import merge_indexes
 

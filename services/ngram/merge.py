@@ -10,7 +10,7 @@ from typing import Any
 import ngram_index
 
 from dartspec.services.common.errors import InvalidArgument
-from dartspec.services.ngram.build import DEFAULT_MEMORY, MADE_BY, Built
+from dartspec.services.ngram.build import DEFAULT_MEMORY, MADE_BY, Built, buffer_bytes
 from dartspec.services.ngram.errors import index_errors
 from dartspec.services.ngram.progress import stages
 from dartspec.services.ngram.pruning import Pruning
@@ -43,7 +43,7 @@ def merge_indexes(
             output,
             manifest,
             progress,
-            memory,
+            buffer_bytes(memory),
             list(pruning.min_counts),
             pruning.renormalise,
             pruning.target_bytes,

@@ -38,6 +38,19 @@ pub(crate) fn read_wide(bytes: &[u8], at: u64, width: u32) -> u64 {
     read(bytes, at, 32) | read(bytes, at + 32, width - 32) << 32
 }
 
+/// Ask for the memory of a byte, so that it is there when it is read.
+#[inline]
+pub(crate) fn prefetch(bytes: &[u8], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(byte) = bytes.get(at) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the address is that of a byte of the slice; a prefetch reads nothing that the program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, at);
+}
+
 #[cold]
 fn tail(bytes: &[u8], start: usize) -> u64 {
     let rest = bytes.get(start..).unwrap_or_default();

@@ -75,6 +75,8 @@ pub(crate) struct Lines {
     pub layout: Layout,
     pub key_bits: u32,
     slot_bits: u32,
+    /// For each slot the byte from which on eight bytes hold its tag, if that is short, and the bits before it there.
+    words: [(u8, u8); MAX_SLOTS as usize],
 }
 
 /// Where an n-gram would be: its line at home and its remainder.
@@ -93,11 +95,19 @@ impl Lines {
             return None;
         }
         let scatter = Scatter::new(key_bits, homes);
+        let slot_bits = Layout::slot_bits(layout.slots);
+        let mut words = [(0, 0); MAX_SLOTS as usize];
+        for (i, word) in words.iter_mut().enumerate().take(layout.slots as usize) {
+            let at = LINE_HEAD_BITS + i as u32 * slot_bits;
+            let start = (at / 8).min(LINE_BYTES as u32 - 8);
+            *word = (start as u8, (at - start * 8) as u8);
+        }
         (layout.tag_bits == DISTANCE_BITS + scatter.remainder_bits()).then_some(Self {
             scatter,
             layout,
             key_bits,
-            slot_bits: Layout::slot_bits(layout.slots),
+            slot_bits,
+            words,
         })
     }
 
@@ -112,15 +122,31 @@ impl Lines {
         }
     }
 
+    /// The slot of the n-gram at a spot if its line at home settles it; else how many lines after it may hold it.
+    #[inline]
+    pub fn find_at_home(&self, section: &[u8], spot: Spot) -> std::result::Result<Option<Slot>, u64> {
+        let Some(line) = line(section, spot.home) else {
+            return Ok(None);
+        };
+        match (self.find_in(line, spot, 0), u64::from(line[0]) & MAX_DISTANCE) {
+            (None, spill) if spill > 0 => Err(spill),
+            (slot, _) => Ok(slot),
+        }
+    }
+
+    /// The slot of the n-gram at a spot, which is in one of the `spill` lines after its home if anywhere.
+    #[inline]
+    pub fn find_spilled(&self, section: &[u8], spot: Spot, spill: u64) -> Option<Slot> {
+        (1..=spill).find_map(|distance| self.find_in(line(section, spot.home + distance)?, spot, distance))
+    }
+
     /// The slot of the n-gram at a spot.
     #[inline]
     pub fn find(&self, section: &[u8], spot: Spot) -> Option<Slot> {
-        let line = line(section, spot.home)?;
-        let spill = u64::from(line[0]) & MAX_DISTANCE;
-        if let Some(slot) = self.find_in(line, spot, 0) {
-            return Some(slot);
+        match self.find_at_home(section, spot) {
+            Ok(slot) => slot,
+            Err(spill) => self.find_spilled(section, spot, spill),
         }
-        (1..=spill).find_map(|distance| self.find_in(self::line(section, spot.home + distance)?, spot, distance))
     }
 
     #[inline]
@@ -131,12 +157,21 @@ impl Lines {
             let remainder_bits = tag_bits - DISTANCE_BITS;
             let wanted = spot.low | distance << remainder_bits;
             let mask = mask(tag_bits);
-            for _ in 0..self.layout.slots {
-                let word = word(line, at);
-                if word & mask == wanted && word >> tag_bits & 3 != state::EMPTY {
-                    return Some(self.slot(line, at));
+            // All slots are compared, so that the processor need not guess which one it is.
+            let slots = &self.words[..self.layout.slots.min(MAX_SLOTS) as usize];
+            let mut equal = 0_u32; // the last slot's bit lowest
+            for (start, shift) in slots {
+                let bytes = line.get(usize::from(*start)..)?.first_chunk()?;
+                let tag = u64::from_le_bytes(*bytes) >> (shift & 63) & mask;
+                equal = equal << 1 | u32::from(tag == wanted);
+            }
+            while equal != 0 {
+                let i = self.layout.slots - 1 - equal.trailing_zeros();
+                let slot = self.slot(line, LINE_HEAD_BITS + i * self.slot_bits);
+                if slot.state != state::EMPTY {
+                    return Some(slot);
                 }
-                at += self.slot_bits;
+                equal &= equal - 1;
             }
             return None;
         }
@@ -159,7 +194,12 @@ impl Lines {
     /// The slot at a bit of a line.
     #[inline]
     fn slot(&self, line: &[u8; LINE_BYTES], at: u32) -> Slot {
-        let word = double_word(line, at + self.layout.tag_bits) as u64;
+        let at = at + self.layout.tag_bits;
+        let word = if STATE_BITS + self.layout.count_bits + self.layout.follow_bits <= 57 {
+            word(line, at)
+        } else {
+            double_word(line, at) as u64
+        };
         Slot {
             state: word & 3,
             count: word >> STATE_BITS & mask(self.layout.count_bits),
@@ -195,7 +235,7 @@ fn line(section: &[u8], number: u64) -> Option<&[u8; LINE_BYTES]> {
 fn word(line: &[u8; LINE_BYTES], at: u32) -> u64 {
     let start = (at / 8).min(LINE_BYTES as u32 - 8);
     let bytes = line[start as usize..].first_chunk().copied().unwrap_or_default();
-    u64::from_le_bytes(bytes).checked_shr(at - start * 8).unwrap_or(0)
+    u64::from_le_bytes(bytes) >> (at.wrapping_sub(start * 8) & 63)
 }
 
 /// The bits of a line from a bit on, at least 121 or up to the end of the line.

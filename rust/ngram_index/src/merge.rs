@@ -43,29 +43,30 @@ pub struct Merge<'a> {
 impl Merge<'_> {
     /// Write the merged index; returns the smallest counts kept by length, too.
     pub fn run(&self, progress: &mut Progress) -> Result<(Header, Vec<u64>)> {
-        let mut indexes = Vec::with_capacity(self.sources.len());
+        let mut headers: Vec<Header> = Vec::with_capacity(self.sources.len());
         for (path, _) in self.sources {
-            indexes.push(Index::open(path, Backing::Mmap)?);
+            let header = Index::open(path, Backing::Mmap)?.header().clone();
+            if let (Some(first), Some((name, _))) = (headers.first(), self.sources.first()) {
+                check_same((name, first), (path, &header))?;
+            }
+            headers.push(header);
         }
-        let Some(first) = indexes.first() else {
+        let Some(first) = headers.first() else {
             return Err(Error::invalid("indexes", "name at least one"));
         };
-        for other in &indexes[1..] {
-            check_same(first, other)?;
-        }
-        let packing = Packing::new(first.order(), first.vocab_size())?;
+        let packing = Packing::new(first.order, first.vocab_size)?;
         self.pruning.thresholds(packing.order)?;
         if packing.is_narrow() {
-            self.merge::<u64>(packing, &indexes, progress)
+            self.merge::<u64>(packing, &headers, progress)
         } else {
-            self.merge::<u128>(packing, &indexes, progress)
+            self.merge::<u128>(packing, &headers, progress)
         }
     }
 
     fn merge<K: Key>(
         &self,
         packing: Packing,
-        indexes: &[Index],
+        headers: &[Header],
         progress: &mut Progress,
     ) -> Result<(Header, Vec<u64>)> {
         let (units, scale) = self.units()?;
@@ -76,9 +77,11 @@ impl Merge<'_> {
         let scratch = tempfile::Builder::new().prefix(".merge-").tempdir_in(parent);
         let scratch = scratch.map_err(|error| Error::io("write", parent, error))?;
         let mut counting = Counting::new(Journal::temporary(scratch.path()), self.memory);
-        let total = indexes.iter().flat_map(|index| index.header().nodes).sum();
+        let total = headers.iter().flat_map(|header| header.nodes).sum();
         let mut done = 0_u64;
-        for (index, units) in indexes.iter().zip(units) {
+        for ((path, _), units) in self.sources.iter().zip(units) {
+            // One at a time, so that no more than its pages are mapped.
+            let index = Index::open(path, Backing::Mmap)?;
             for length in 1..=packing.order {
                 index.for_each(length, &mut |tokens, count| {
                     let Some(count) = count.checked_mul(units) else {
@@ -106,7 +109,7 @@ impl Merge<'_> {
             pruning: self.pruning.clone(),
             staging: true,
             path: self.path,
-            fingerprint: &indexes[0].header().fingerprint,
+            fingerprint: &headers[0].fingerprint,
             manifest: self.manifest,
             progress,
         };
@@ -194,8 +197,7 @@ impl<K: Key> Open<K> {
 }
 
 /// Whether counts of two indexes are about the same n-grams.
-fn check_same(a: &Index, b: &Index) -> Result<()> {
-    let (old, new) = (a.header(), b.header());
+fn check_same((a, old): (&Path, &Header), (b, new): (&Path, &Header)) -> Result<()> {
     let differs = if old.order != new.order {
         Some(("order", old.order.to_string(), new.order.to_string()))
     } else if old.vocab_size != new.vocab_size {
@@ -211,7 +213,7 @@ fn check_same(a: &Index, b: &Index) -> Result<()> {
     };
     match differs {
         Some((what, old, new)) => {
-            let (a, b) = (a.path().display(), b.path().display());
+            let (a, b) = (a.display(), b.display());
             let message = format!("{a} has {what} {old}, {b} has {new}; merge indexes of one tokenizer and order");
             Err(Error::invalid("indexes", message))
         }

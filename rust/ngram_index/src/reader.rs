@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::backing::Backing;
 use crate::backing::Bytes;
+use crate::bits::prefetch;
 pub use crate::candidates::Candidates;
 use crate::error::{Error, FileProblem, Result};
 use crate::format::{Kind, LINE_BYTES, ROW_BYTES, token_bits, u64_at};
@@ -200,19 +201,45 @@ impl Index {
     /// these tokens.
     #[inline]
     pub fn place(&self, tokens: &[u32]) -> Option<Place> {
-        let table = self.tables.get(tokens.len().wrapping_sub(2))?;
-        let bits = self.spread.bits();
-        let mut key = 0_u128;
-        for &token in tokens {
-            if u64::from(token) >= self.header.vocab_size {
-                return None;
-            }
-            key = key << bits | u128::from(token);
-        }
+        let (last, context) = tokens.split_last()?;
+        let table = self.tables.get(context.len().checked_sub(1)?)?;
+        let spot = self.spot(table, self.key(context)?, *last)?;
         Some(Place {
             length: tokens.len() as u8,
-            spot: table.lines.spot(key),
+            spot,
         })
+    }
+
+    /// Append the places of the continuations of a context, and ask for their lines.
+    pub fn places_after(&self, context: &[u32], tokens: &[u32], places: &mut Vec<Option<Place>>) {
+        let table = context.len().checked_sub(1).and_then(|i| self.tables.get(i));
+        let (Some(table), Some(key)) = (table, self.key(context)) else {
+            places.extend(tokens.iter().map(|_| None));
+            return;
+        };
+        places.extend(tokens.iter().map(|token| {
+            let spot = self.spot(table, key, *token)?;
+            self.prefetch_byte(table.section.start + spot.home as usize * LINE_BYTES);
+            Some(Place {
+                length: context.len() as u8 + 1,
+                spot,
+            })
+        }));
+    }
+
+    /// The tokens as one number; None if one is not in the vocabulary.
+    #[inline]
+    fn key(&self, tokens: &[u32]) -> Option<u128> {
+        tokens.iter().try_fold(0_u128, |key, token| {
+            let known = u64::from(*token) < self.header.vocab_size;
+            known.then_some(key << self.spread.bits() | u128::from(*token))
+        })
+    }
+
+    #[inline(always)]
+    fn spot(&self, table: &Table, context: u128, token: u32) -> Option<Spot> {
+        let known = u64::from(token) < self.header.vocab_size;
+        known.then(|| table.lines.spot(context << self.spread.bits() | u128::from(token)))
     }
 
     /// Ask for the line of a place, so that it is there when [`Index::find`] reads it.
@@ -229,6 +256,43 @@ impl Index {
         let table = self.table(place.length)?;
         let slot = table.lines.find(self.part(&table.section), place.spot)?;
         Some(self.node(usize::from(place.length), table, slot))
+    }
+
+    /// Set `counts[i]` to how often the n-gram at the i-th place was seen, 0 if never or if there is no place. The places
+    /// are of one length. Lines beyond an n-gram's own are asked for before the first of them is read.
+    pub fn find_counts(&self, places: &[Option<Place>], counts: &mut [f32]) {
+        const SPILLED: f32 = -1.0; // and the number of lines to look through, negative
+        let Some(table) = places.iter().flatten().next().and_then(|place| self.table(place.length)) else {
+            counts.fill(0.0);
+            return;
+        };
+        let section = self.part(&table.section);
+        let count = |slot: Slot| match slot.state {
+            state::WIDE => row(self.part(&table.wide), slot.follow).0 as f32,
+            _ => slot.count as f32,
+        };
+        let mut spilled = false;
+        for (place, value) in places.iter().zip(&mut *counts) {
+            let found = place.map_or(Ok(None), |place| table.lines.find_at_home(section, place.spot));
+            *value = match (found, place) {
+                (Ok(slot), _) => slot.map_or(0.0, count),
+                (Err(spill), Some(place)) => {
+                    spilled = true;
+                    self.prefetch_byte(table.section.start + (place.spot.home + 1) as usize * LINE_BYTES);
+                    SPILLED * spill as f32
+                }
+                (Err(_), None) => 0.0,
+            };
+        }
+        if !spilled {
+            return;
+        }
+        for (place, value) in places.iter().zip(counts) {
+            if let Some(place) = place.filter(|_| *value < 0.0) {
+                let slot = table.lines.find_spilled(section, place.spot, -*value as u64);
+                *value = slot.map_or(0.0, count);
+            }
+        }
     }
 
     /// Ask for what follows a node.
@@ -332,14 +396,7 @@ impl Index {
 
     #[inline]
     fn prefetch_byte(&self, at: usize) {
-        #[cfg(target_arch = "x86_64")]
-        if let Some(byte) = self.bytes.get().get(at) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: the address is that of a byte of the file; a prefetch reads nothing that the program can see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        prefetch(self.bytes.get(), at);
     }
 }
 

@@ -7,23 +7,31 @@
 //!   count, bits 4 to 7 the number n of continuations less 1;
 //! - head, long form: bit 0 is 1, bits 1 to 5 c, bits 6 and 7 the bytes s of a size (1, 2 or 4; coded 0, 1, 2); n in s
 //!   bytes; number e of large counts in s bytes; one byte with their width x;
-//! - directory of 2^b blocks, b = floor(log2 n) - 3 if n >= 128, else b = 0: for each block but the first the number of
+//! - directory of 2^b blocks, b = floor(log2 n) - 1 if n >= 128, else b = 0: for each block but the first the number of
 //!   continuations before it, in as many bits as n has;
-//! - spread tokens without their b highest bits, which are the block;
-//! - counts less 1 in c bits; where e > 0, all ones stands for a large one;
-//! - e positions of large counts, ascending, in as many bits as n has, then the large counts themselves in x bits.
+//! - for each continuation its spread token without the b highest bits, which are the block, and c bits for its count:
+//!   the count less 1 if that is below 2^c - e, else 2^c - e and the number of a large count;
+//! - the large counts, x bits each.
 
-use crate::bits::{BitWriter, bits, mask, read, read_wide};
+use crate::bits::{BitWriter, bits, mask, prefetch, read, read_wide};
 use crate::candidates::Candidates;
 
 /// Shortest list with a directory.
-const DIRECTORY_FROM: u64 = 128;
+const DIRECTORY_FROM: u64 = 64;
 /// Continuations for each candidate from which on looking each candidate up is faster than reading the whole list.
-const SCAN_FACTOR: u64 = 5;
-/// Bits by which a block is shorter than its list: blocks hold 8 to 16.
-const BLOCK_BITS: u32 = 3;
-/// Widest count that is not a large one.
-const MAX_COUNT_BITS: u32 = 31;
+const SCAN_FACTOR: u64 = 3;
+/// Tokens that are looked up at the same time in a long list.
+const TOGETHER: usize = 32;
+/// Position of a token that is not in the list.
+const ABSENT: u64 = u64::MAX;
+/// Bits by which a block is shorter than its list: blocks hold 2 to 4 on average.
+const BLOCK_BITS: u32 = 1;
+/// What a large count costs besides its bits, because it is read from elsewhere and what was seen often is asked for often.
+const LARGE_BITS: u64 = 16;
+/// Widest starts of blocks of which two are read in one go.
+const MAX_PAIR_BITS: u32 = 28;
+/// Widest count that is not a large one: with a token it is read in one go.
+const MAX_COUNT_BITS: u32 = 26;
 
 /// The head of a record, and where its parts are (bit offsets in the section).
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +45,10 @@ pub(crate) struct Record<'a> {
     large: u64,
     large_bits: u32,
     directory: u64,
-    lows: u64,
-    counts: u64,
-    positions: u64,
+    entries: u64,
+    larges: u64,
+    /// Codes below this are counts less 1.
+    direct: u64,
 }
 
 impl<'a> Record<'a> {
@@ -71,10 +80,9 @@ impl<'a> Record<'a> {
         };
         let (low_bits, len_bits) = (token_bits - block_bits, bits(len));
         let directory = (offset + head_bytes) * 8;
-        let lows = directory + ((1 << block_bits) - 1) * u64::from(len_bits);
-        let counts = lows + len * u64::from(low_bits);
-        let positions = counts + len * u64::from(count_bits);
-        let end = positions + large * u64::from(len_bits + large_bits);
+        let entries = directory + ((1 << block_bits) - 1) * u64::from(len_bits);
+        let larges = entries + len * u64::from(low_bits + count_bits);
+        let end = larges + large * u64::from(large_bits);
         let mut record = Self {
             bytes,
             len,
@@ -85,9 +93,9 @@ impl<'a> Record<'a> {
             large,
             large_bits,
             directory,
-            lows,
-            counts,
-            positions,
+            entries,
+            larges,
+            direct: (1_u64 << count_bits).saturating_sub(large),
         };
         if end > bytes.len() as u64 * 8 || large > len {
             (record.len, record.block_bits) = (0, 0);
@@ -101,58 +109,84 @@ impl<'a> Record<'a> {
         self.len
     }
 
-    /// Where the n-th block starts; the list's length for the one after the last.
+    /// Where a block starts and ends.
     #[inline]
-    fn block(&self, block: u64) -> u64 {
-        if block == 0 {
-            0
-        } else if block >> self.block_bits != 0 {
-            self.len
-        } else {
-            let start = read(
-                self.bytes,
-                self.directory + (block - 1) * u64::from(self.len_bits),
-                self.len_bits,
-            );
-            start.min(self.len)
+    fn block(&self, block: u64) -> (u64, u64) {
+        let last = (block + 1) >> self.block_bits != 0;
+        if self.block_bits == 0 || self.len_bits > MAX_PAIR_BITS {
+            let start = |block: u64| {
+                read(
+                    self.bytes,
+                    self.directory + (block - 1) * u64::from(self.len_bits),
+                    self.len_bits,
+                )
+            };
+            let first = if block == 0 { 0 } else { start(block) };
+            return (first, if last { self.len } else { start(block + 1).min(self.len) });
+        }
+        // Both in one go; the first block has only an end in the directory.
+        let at = self.directory + block.saturating_sub(1) * u64::from(self.len_bits);
+        let pair = read(self.bytes, at, 2 * self.len_bits);
+        let (first, second) = (pair & mask(self.len_bits), pair >> self.len_bits);
+        match (block, last) {
+            (0, _) => (0, first.min(self.len)),
+            (_, true) => (first, self.len),
+            _ => (first, second.min(self.len)),
         }
     }
 
+    /// Bits of a spread token and its count.
     #[inline]
-    fn low(&self, at: u64) -> u64 {
-        read(self.bytes, self.lows + at * u64::from(self.low_bits), self.low_bits)
+    fn entry_bits(&self) -> u32 {
+        self.low_bits + self.count_bits
     }
 
-    /// Count of the continuation at a position.
+    /// The lower bits of a spread token, and its count.
     #[inline]
-    fn count(&self, at: u64) -> u64 {
-        let short = read(
+    fn entry(&self, at: u64) -> u64 {
+        read(
             self.bytes,
-            self.counts + at * u64::from(self.count_bits),
-            self.count_bits,
-        );
-        if self.large > 0 && short == mask(self.count_bits) {
-            return self.large_count(at);
-        }
-        short + 1
+            self.entries + at * u64::from(self.entry_bits()),
+            self.entry_bits(),
+        )
     }
 
-    fn large_count(&self, at: u64) -> u64 {
-        let position = |i: u64| read(self.bytes, self.positions + i * u64::from(self.len_bits), self.len_bits);
-        let (mut low, mut high) = (0, self.large);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if position(middle) < at {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
+    /// The lower bits of the spread token of an entry.
+    #[inline]
+    fn low(&self, entry: u64) -> u64 {
+        entry & mask(self.low_bits)
+    }
+
+    /// Count of an entry, or the number of its large count.
+    #[inline]
+    fn short_count(&self, entry: u64) -> std::result::Result<u64, u64> {
+        let code = entry >> self.low_bits;
+        if code < self.direct {
+            Ok(code + 1)
+        } else {
+            Err(code - self.direct)
         }
-        if low == self.large || position(low) != at {
-            return 0; // only in a damaged file
+    }
+
+    /// Count of an entry.
+    #[inline]
+    fn count(&self, entry: u64) -> u64 {
+        self.short_count(entry).unwrap_or_else(|number| self.large_count(number))
+    }
+
+    /// Bit of a large count.
+    #[inline]
+    fn large_at(&self, number: u64) -> u64 {
+        self.larges + number * u64::from(self.large_bits)
+    }
+
+    /// A large count by its number; 0 beyond the last.
+    #[inline]
+    fn large_count(&self, number: u64) -> u64 {
+        if number >= self.large {
+            return 0;
         }
-        let values = self.positions + self.large * u64::from(self.len_bits);
-        read_wide(self.bytes, values + low * u64::from(self.large_bits), self.large_bits)
+        read_wide(self.bytes, self.large_at(number), self.large_bits)
     }
 
     /// Set `counts[i]` to how often the i-th candidate was seen, 0 if never.
@@ -162,52 +196,89 @@ impl<'a> Record<'a> {
         if self.len <= candidates.len() as u64 * SCAN_FACTOR || self.block_bits == 0 {
             self.scan(candidates, counts);
         } else {
-            for (spread, count) in candidates.spread().iter().zip(counts) {
-                if let Some(at) = self.find(*spread) {
-                    *count = self.count(at);
+            for (spread, counts) in candidates.spread().chunks(TOGETHER).zip(counts.chunks_mut(TOGETHER)) {
+                self.find_together(spread, counts);
+            }
+        }
+    }
+
+    /// Set the counts of up to `TOGETHER` spread tokens in a long list. In passes: each asks for the memory that the next
+    /// one reads, at first where the tokens likely are as they lie evenly.
+    fn find_together(&self, spread: &[u32], counts: &mut [u64]) {
+        for spread in spread {
+            let block = u64::from(*spread) >> self.low_bits;
+            self.prefetch(self.directory + block * u64::from(self.len_bits));
+            let position = (u64::from(*spread) * self.len) >> (self.low_bits + self.block_bits);
+            self.prefetch(self.entries + position * u64::from(self.entry_bits()));
+        }
+        let mut large = [ABSENT; TOGETHER];
+        let mut any = false;
+        for ((spread, count), large) in spread.iter().zip(&mut *counts).zip(&mut large) {
+            let Some(entry) = self.find(*spread) else { continue };
+            match self.short_count(entry) {
+                Ok(short) => *count = short,
+                Err(number) => {
+                    *large = number;
+                    any = true;
+                    self.prefetch(self.large_at(number));
                 }
             }
         }
+        if any {
+            for (number, count) in large.iter().zip(counts).filter(|(number, _)| **number != ABSENT) {
+                *count = self.large_count(*number);
+            }
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, bit: u64) {
+        prefetch(self.bytes, (bit / 8) as usize);
     }
 
     fn scan(&self, candidates: &Candidates, counts: &mut [u64]) {
-        let mut at = 0;
         for block in 0..1_u64 << self.block_bits {
             let high = (block << self.low_bits) as u32;
-            let end = self.block(block + 1);
-            while at < end {
-                if let Some(count) = candidates.position(high | self.low(at) as u32).and_then(|i| counts.get_mut(i)) {
-                    *count = self.count(at);
+            let (first, end) = self.block(block);
+            for at in first..end {
+                let entry = self.entry(at);
+                let position = candidates.position(high | self.low(entry) as u32);
+                if let Some(count) = position.and_then(|i| counts.get_mut(i)) {
+                    *count = self.count(entry);
                 }
-                at += 1;
             }
         }
     }
 
-    /// Position of a spread token.
+    /// Entry of a spread token.
     #[inline]
     fn find(&self, spread: u32) -> Option<u64> {
         let block = u64::from(spread) >> self.low_bits;
         if block >> self.block_bits != 0 {
             return None;
         }
-        let (mut at, end) = (self.block(block), self.block(block + 1));
-        let low = u64::from(spread) & mask(self.low_bits);
-        while at < end {
-            let found = self.low(at);
-            if found >= low {
-                return (found == low).then_some(at);
+        let (first, end) = self.block(block);
+        let wanted = u64::from(spread) & mask(self.low_bits);
+        let mut found = None;
+        // The whole block, so that the processor need not guess where in it the token is.
+        for at in first..end {
+            let entry = self.entry(at);
+            if self.low(entry) == wanted {
+                found = Some(entry);
             }
-            at += 1;
         }
-        None
+        found
     }
 
     /// All continuations: spread token and count, ascending.
     pub fn iter(self) -> impl Iterator<Item = (u32, u64)> + 'a {
         (0..1_u64 << self.block_bits).flat_map(move |block| {
             let high = (block << self.low_bits) as u32;
-            (self.block(block)..self.block(block + 1)).map(move |at| (high | self.low(at) as u32, self.count(at)))
+            let (first, end) = self.block(block);
+            (first..end).map(move |at| {
+                let entry = self.entry(at);
+                (high | self.low(entry) as u32, self.count(entry))
+            })
         })
     }
 }
@@ -216,13 +287,14 @@ impl<'a> Record<'a> {
 #[derive(Default)]
 pub(crate) struct Encoder {
     out: BitWriter,
+    sorted: Vec<u64>,
 }
 
 impl Encoder {
     /// The record of at least one continuation, spread tokens of `token_bits` bits ascending, counts from 1.
     pub fn encode(&mut self, children: &[(u32, u64)], token_bits: u32) -> &[u8] {
         let len = children.len() as u64;
-        let (count_bits, large, large_bits) = count_widths(children);
+        let (count_bits, large, large_bits) = count_widths(children, &mut self.sorted);
         let out = &mut self.out;
         out.clear();
         if len <= 16 && count_bits <= 7 && large == 0 {
@@ -251,17 +323,18 @@ impl Encoder {
             }
             out.push(at, len_bits);
         }
-        for (spread, _) in children {
+        let direct = (1_u64 << count_bits) - large;
+        let mut number = 0;
+        for (spread, count) in children {
             out.push(u64::from(*spread) & mask(low_bits), low_bits);
+            if count - 1 < direct {
+                out.push(count - 1, count_bits);
+            } else {
+                out.push(direct + number, count_bits);
+                number += 1;
+            }
         }
-        let direct = |count: u64| large == 0 || count - 1 < mask(count_bits);
-        for (_, count) in children {
-            out.push(if direct(*count) { count - 1 } else { mask(count_bits) }, count_bits);
-        }
-        for (at, _) in children.iter().enumerate().filter(|(_, child)| !direct(child.1)) {
-            out.push(at as u64, len_bits);
-        }
-        for (_, count) in children.iter().filter(|child| !direct(child.1)) {
+        for (_, count) in children.iter().filter(|child| child.1 > direct) {
             out.push(*count, large_bits);
         }
         out.finish()
@@ -269,34 +342,30 @@ impl Encoder {
 }
 
 /// Width of a count, number of large counts and their width, so that all together take the fewest bits.
-fn count_widths(children: &[(u32, u64)]) -> (u32, u64, u32) {
-    let len_bits = bits(children.len() as u64);
-    let mut by_bits = [0_u64; 65]; // how many counts less 1 have this many bits
-    let mut escapes = [0_u64; 65]; // how many counts less 1 are all ones in this many bits
-    let mut largest = 0;
-    for (_, count) in children {
-        let width = bits(count - 1);
-        by_bits[width as usize] += 1;
-        if count - 1 == mask(width) {
-            escapes[width as usize] += 1;
-        }
-        largest = largest.max(*count);
-    }
+fn count_widths(children: &[(u32, u64)], sorted: &mut Vec<u64>) -> (u32, u64, u32) {
+    let largest = children.iter().map(|child| child.1).max().unwrap_or(1);
     let widest = bits(largest - 1);
     let len = children.len() as u64;
-    let mut best = (widest, 0, 0);
-    let mut cost = len * u64::from(widest);
-    let top = widest.min(MAX_COUNT_BITS);
-    let mut above: u64 = by_bits[top as usize + 1..].iter().sum();
-    for width in (1..=top).rev() {
-        let large = above + escapes[width as usize];
-        above += by_bits[width as usize];
-        let this = len * u64::from(width) + large * u64::from(len_bits + bits(largest));
-        if large > 0 && (this < cost || best.0 > MAX_COUNT_BITS) {
-            (best, cost) = ((width, large, bits(largest)), this);
+    // The largest first; only so many can be large ones, as each takes a code from the others.
+    sorted.clear();
+    sorted.extend(children.iter().map(|child| child.1 - 1));
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    let mut best = (u64::MAX, (0, 0, 0));
+    for width in 0..=widest.min(MAX_COUNT_BITS) {
+        let codes = 1_u64 << width;
+        let large = sorted
+            .iter()
+            .zip(0..)
+            .take_while(|(count, before)| **count >= codes.saturating_sub(*before))
+            .count() as u64;
+        if large > codes {
+            continue;
         }
+        let large_bits = if large > 0 { bits(largest) } else { 0 };
+        let cost = len * u64::from(width) + large * (u64::from(large_bits) + LARGE_BITS);
+        best = best.min((cost, (width, large, large_bits)));
     }
-    best
+    best.1
 }
 
 #[cfg(test)]
@@ -372,9 +441,9 @@ mod tests {
         assert_eq!(size(&[2, 1]), 1 + 4 + 1);
         assert_eq!(size(&[1; 16]), 1 + 32);
         assert_eq!(size(&[1; 17]), 4 + 34);
-        // One large count among small ones: 20 counts of 1 bit, a position of 5 bits, a count of 20 bits.
+        // One large count among small ones: 20 codes of 1 bit, a count of 20 bits.
         let mut counts = vec![1; 20];
         counts[7] = 1_000_000;
-        assert_eq!(size(&counts), 4 + 40 + (20 + 5 + 20_usize).div_ceil(8));
+        assert_eq!(size(&counts), 4 + 40 + (20 + 20_usize).div_ceil(8));
     }
 }

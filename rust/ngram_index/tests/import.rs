@@ -9,6 +9,7 @@ use std::path::Path;
 use ngram_index::error::{Error, FileProblem, Result};
 use ngram_index::import_trie::Import;
 use ngram_index::reader::{Backing, Index};
+use proptest::prelude::*;
 
 /// One node of a file: token, parent, frequency, children as (token, node).
 type Node = (i32, u64, i32, Vec<(i32, u64)>);
@@ -121,17 +122,109 @@ fn contradictions_are_refused() {
     assert_eq!(problem(import(&file(1, &nodes()), folder.path())), FileProblem::Foreign);
 }
 
-#[test]
-fn changed_bytes_never_panic() {
-    let folder = tempfile::tempdir().unwrap();
-    let bytes = file(2, &nodes());
-    for at in 0..bytes.len() {
-        for bit in [0, 3, 7] {
-            let mut bytes = bytes.clone();
-            bytes[at] ^= 1 << bit;
-            if let Ok(index) = import(&bytes, folder.path()) {
-                index.verify().unwrap();
+/// The nodes of some documents in the order in which they were first seen.
+fn trie(documents: &[Vec<u32>], order: usize) -> Vec<Node> {
+    let mut nodes: Vec<Node> = vec![(0, 0, 0, vec![])];
+    for document in documents {
+        for start in 0..document.len() {
+            let mut at = 0;
+            for &token in document[start..].iter().take(order) {
+                let known = nodes[at].3.iter().find(|(listed, _)| *listed == token as i32);
+                at = match known {
+                    Some((_, node)) => *node as usize,
+                    None => {
+                        let new = nodes.len();
+                        nodes[at].3.push((token as i32, new as u64));
+                        nodes.push((token as i32, at as u64, 0, vec![]));
+                        new
+                    }
+                };
+                nodes[at].2 += 1;
             }
+        }
+    }
+    nodes
+}
+
+fn documents() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    prop::collection::vec(prop::collection::vec(0_u32..6, 1..12), 1..5)
+}
+
+/// What may happen to a file.
+#[derive(Clone, Debug)]
+enum Damage {
+    Flip(usize, u8),
+    Number(usize, u64),
+    Cut(usize),
+    Repeat(usize, usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let at = 0_usize..1 << 16;
+    let number = prop_oneof![
+        0_u64..8,
+        Just(u64::MAX),
+        Just(1 << 31),
+        Just(1 << 32),
+        Just(1 << 63),
+        any::<u64>()
+    ];
+    prop_oneof![
+        4 => (at.clone(), any::<u8>()).prop_map(|(at, bits)| Damage::Flip(at, bits)),
+        4 => (at.clone(), number).prop_map(|(at, number)| Damage::Number(at, number)),
+        1 => at.clone().prop_map(Damage::Cut),
+        1 => (at.clone(), at).prop_map(|(from, len)| Damage::Repeat(from, len)),
+    ]
+}
+
+fn apply(bytes: &mut Vec<u8>, damage: &Damage) {
+    let len = bytes.len().max(1);
+    match damage {
+        Damage::Flip(at, bits) => {
+            if let Some(byte) = bytes.get_mut(at % len) {
+                *byte ^= bits;
+            }
+        }
+        // Fields start at multiples of four.
+        Damage::Number(at, number) => {
+            let at = at % len / 4 * 4;
+            let end = (at + 8).min(bytes.len());
+            bytes[at..end].copy_from_slice(&number.to_le_bytes()[..end - at]);
+        }
+        Damage::Cut(at) => bytes.truncate(at % len),
+        Damage::Repeat(from, count) => {
+            let from = from % len;
+            let end = (from + count % 80).min(bytes.len());
+            bytes.extend_from_within(from..end);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(common::cases(200))]
+
+    #[test]
+    fn a_trie_gives_the_index_of_its_documents((documents, order) in (documents(), 2_usize..=5)) {
+        let folder = tempfile::tempdir().unwrap();
+        let index = import(&file(order as u64, &trie(&documents, order)), folder.path()).unwrap();
+        index.verify().unwrap();
+        prop_assert_eq!(common::stored(&index), common::naive(&documents, order));
+        prop_assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn damage_is_an_error_or_another_sound_index(
+        documents in documents(), order in 2_usize..=5, damages in prop::collection::vec(damage(), 1..4),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut bytes = file(order as u64, &trie(&documents, order));
+        damages.iter().for_each(|damage| apply(&mut bytes, damage));
+        match import(&bytes, folder.path()) {
+            Ok(index) => index.verify().unwrap(),
+            Err(Error::File { .. } | Error::InvalidArgument { .. }) => {
+                prop_assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+            }
+            Err(other) => panic!("{other}"),
         }
     }
 }

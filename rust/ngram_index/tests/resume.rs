@@ -55,17 +55,17 @@ proptest! {
         let mut covered = 0;
         for cut in cuts {
             // No memory: the smallest buffers, so a run every 4096 windows.
-            let mut builder = Builder::open(order, VOCAB, &work, 0, r#"{"a": 1}"#).unwrap();
+            let mut builder = Builder::open(order, VOCAB, &work, 0, r#"{"a": 1}"#, false).unwrap();
             prop_assert!(builder.covered() >= covered);
             covered = builder.covered();
             feed(&mut builder, &documents, piece, cut).unwrap();
             // Dropped: what is not in runs is lost.
             drop(builder);
-            while Builder::open(order, VOCAB, &work, 0, r#"{"a": 1}"#).is_err() {
+            while Builder::open(order, VOCAB, &work, 0, r#"{"a": 1}"#, false).is_err() {
                 std::thread::yield_now(); // the thread of the dropped one ends
             }
         }
-        let mut builder = Builder::open(order, VOCAB, &work, 0, r#"{"a": 1}"#).unwrap();
+        let mut builder = Builder::open(order, VOCAB, &work, 0, r#"{"a": 1}"#, false).unwrap();
         prop_assert!(feed(&mut builder, &documents, piece, usize::MAX).unwrap());
         let total: usize = documents.iter().map(Vec::len).sum();
         prop_assert_eq!(builder.tokens(), total as u64);
@@ -94,15 +94,29 @@ fn message(result: Result<Builder>) -> String {
 fn another_build_is_refused_and_says_what_differs() {
     let folder = tempfile::tempdir().unwrap();
     let work = folder.path().join("x.build");
-    let mut builder = Builder::open(2, VOCAB, &work, 0, r#"{"order": 2, "inputs": ["a"]}"#).unwrap();
-    let said = message(Builder::open(2, VOCAB, &work, 0, r#"{"order": 2, "inputs": ["a"]}"#));
+    let mut builder = Builder::open(2, VOCAB, &work, 0, r#"{"order": 2, "inputs": ["a"]}"#, false).unwrap();
+    let said = message(Builder::open(
+        2,
+        VOCAB,
+        &work,
+        0,
+        r#"{"order": 2, "inputs": ["a"]}"#,
+        false,
+    ));
     assert!(said.contains("in use by another build"), "{said}");
     for _ in 0..3 {
         builder.add_from(&vec![1_u32; 10_000], &[0, 10_000], "p", false).unwrap();
     }
     drop(builder);
     let said = loop {
-        let said = message(Builder::open(2, VOCAB, &work, 0, r#"{"order": 2, "inputs": ["b"]}"#));
+        let said = message(Builder::open(
+            2,
+            VOCAB,
+            &work,
+            0,
+            r#"{"order": 2, "inputs": ["b"]}"#,
+            false,
+        ));
         if !said.contains("in use") {
             break said;
         }
@@ -112,17 +126,30 @@ fn another_build_is_refused_and_says_what_differs() {
         "{said}"
     );
     std::fs::write(work.join("000001.run"), b"").unwrap();
-    let said = message(Builder::open(2, VOCAB, &work, 0, r#"{"order": 2, "inputs": ["a"]}"#));
+    let said = message(Builder::open(
+        2,
+        VOCAB,
+        &work,
+        0,
+        r#"{"order": 2, "inputs": ["a"]}"#,
+        false,
+    ));
     assert!(
         said.contains("000001.run has 0 bytes") && said.contains("--restart"),
         "{said}"
     );
     std::fs::write(work.join("journal.json"), b"{").unwrap();
-    let said = message(Builder::open(2, VOCAB, &work, 0, "{}"));
+    let said = message(Builder::open(2, VOCAB, &work, 0, "{}", false));
     assert!(
         said.contains("journal.json is not a journal") && said.contains("--restart"),
         "{said}"
     );
+    let fresh = Builder::open(2, VOCAB, &work, 0, "{}", true).unwrap();
+    assert_eq!((fresh.covered(), fresh.position()), (0, ""));
+    drop(fresh);
+    std::fs::write(work.join("notes.txt"), b"mine").unwrap();
+    let said = message(Builder::open(2, VOCAB, &work, 0, "{}", true));
+    assert!(said.contains("is in the way: it holds notes.txt"), "{said}");
 }
 
 #[test]
@@ -130,7 +157,7 @@ fn a_changed_run_is_found_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let (work, path) = (folder.path().join("x.build"), folder.path().join("x.ngx"));
     let tokens: Vec<u32> = (0..20_000).map(|i| i % 47).collect();
-    let mut builder = Builder::open(3, VOCAB, &work, 0, "{}").unwrap();
+    let mut builder = Builder::open(3, VOCAB, &work, 0, "{}", false).unwrap();
     builder.add_from(&tokens, &[0, 20_000], "p", false).unwrap();
     builder.add_from(&tokens, &[0, 20_000], "q", false).unwrap();
     let run = work.join("000001.run");
@@ -158,7 +185,7 @@ fn a_size_target_prunes_the_longest_first() {
     let folder = tempfile::tempdir().unwrap();
     let build = |pruning: Pruning, name: &str| {
         let path = folder.path().join(name);
-        let mut builder = Builder::open(3, VOCAB, &folder.path().join("x.build"), 0, "{}").unwrap();
+        let mut builder = Builder::open(3, VOCAB, &folder.path().join("x.build"), 0, "{}", false).unwrap();
         feed(&mut builder, &documents, usize::MAX, usize::MAX).unwrap();
         builder.set_pruning(pruning).unwrap();
         let (_, kept) = builder.finish_pruned(&path, common::FINGERPRINT, "{}", &mut common::quiet).unwrap();

@@ -182,7 +182,9 @@ proptest! {
     fn looking_up_late_changes_nothing(input in inputs(), params in params(), which in 0..4_usize) {
         let params = Params { mode: Mode::Survival, ..params };
         let index = &INDEXES[which];
-        prop_assert_eq!(input.search(index, &params).unwrap(), eager(&input, index, &params));
+        let tree = input.search(index, &params).unwrap();
+        let expected = Tree { contexts: tree.contexts, ..eager(&input, index, &params) };
+        prop_assert_eq!(tree, expected);
     }
 
     #[test]
@@ -400,6 +402,34 @@ fn tokens_beyond_the_vocabulary_are_candidates_without_counts() {
             assert!(unknown.map(|i| tree.feature_bins[i] >> 3 & 7).all(|matched| matched == 0));
         }
     }
+}
+
+#[test]
+fn what_cannot_enter_the_tree_is_not_looked_up() {
+    let index = &INDEXES[1];
+    let [before, last, first, second] = common::documents(1, 40, 50)[0][8..12] else {
+        panic!("documents are too short");
+    };
+    let input = |likelihood: f32| Input {
+        context: vec![before, last],
+        offsets: vec![
+            vec![(first as i32, -1.0), (40, -1.2)],
+            vec![(second as i32, likelihood), (41, likelihood)],
+        ],
+    };
+    let params = Params {
+        node_budget: 2,
+        ngram_weight: 0.0,
+        ..Params::default()
+    };
+    let root = Input {
+        offsets: vec![input(0.0).offsets[0].clone()],
+        ..input(0.0)
+    };
+    let looked_up = |input: Input| input.search(index, &params).unwrap().contexts;
+    assert_eq!(looked_up(root), 2); // the context's last token, and its last two
+    assert_eq!(looked_up(input(-4.0)), 2); // no child can be as likely as the second token at the first offset
+    assert_eq!(looked_up(input(-0.7)), 4); // now it can
 }
 
 #[test]

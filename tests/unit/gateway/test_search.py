@@ -114,11 +114,12 @@ async def test_a_service_for_another_tokenizer_is_not_asked(stack: StackMaker) -
 
 async def test_what_is_sent(stack: StackMaker) -> None:
     verifier, ngram = FakeVerifier(eos=[260]), FakeNgram()
-    settings = {"search": "reference", "node_budget": 100, "beam_width": 7}
+    settings = {"search": "reference", "score_rule": "witten_bell", "node_budget": 100, "beam_width": 7}
     async with stack([verifier], [ngram], **settings) as s:
         reply = await s.generate(mode=DART, sampling={"ignore_eos": True})
     params = ngram.requests[0].params
     assert (params.mode, params.beam_width) == (ngram_pb2.SEARCH_MODE_REFERENCE, 7)
+    assert params.score_rule == ngram_pb2.SCORE_RULE_WITTEN_BELL
     assert params.node_budget == 64  # the most that the verifier takes
     assert list(params.stop_token_ids) == [260]
     tokens = [*PROMPT, *reply.ids]

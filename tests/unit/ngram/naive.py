@@ -68,6 +68,26 @@ class NaiveIndex:
                 probability = (successors.get(token, 0) + distinct * probability) / (total + distinct)
         return probability
 
+    def stupid_backoff(self, context: Sequence[int], token: int, factor: float) -> float:
+        """Relative frequency after the longest suffix that knows the token, else of the token alone.
+
+        Times the factor for every token by which that suffix is shorter than the context that counts.
+        """
+        longest = min(self.order - 1, len(context))
+        matched = self.score(context, token)
+        windows = sum(count for path, count in self.counts.items() if len(path) == 1)
+        frequency = float(matched[0]) if matched[1] else self.counts[(token,)] / windows
+        return float(frequency * factor ** (longest - matched[1]))
+
+    def evidence(self, rule: str, context: Sequence[int], token: int, factor: float) -> float:
+        """g of a token after a context by a score rule."""
+        if rule == "reference":
+            return float(self.score(context, token)[0])
+        if rule == "stupid_backoff":
+            return self.stupid_backoff(context, token, factor)
+        witten_bell = self.witten_bell(context, token)
+        return witten_bell if rule == "witten_bell" else witten_bell / self.unigram(token)
+
 
 Offsets = Sequence[tuple[Sequence[int], Sequence[float]]]
 
@@ -105,6 +125,8 @@ def reference(
     beam_width: int = 20,
     stop_token_ids: Sequence[int] = (),
     skip_ngram_at_first_level: bool = False,
+    score_rule: str = "reference",
+    backoff_factor: float = 0.4,
 ) -> Search:
     """Beam search of arXiv:2601.19278 in float32; ranks never rise from parent to child."""
     beam: list[Path] = [()]
@@ -118,7 +140,8 @@ def reference(
             for token, logprob in offset.items():
                 gain = F32(0.9**level) * np.log(F32(math.exp(logprob) / total) + EPSILON)
                 if level > 0 or not skip_ngram_at_first_level:
-                    gain += F32(0.5) * np.log(index.score([*context, *path], token)[0] + EPSILON)
+                    g = index.evidence(score_rule, [*context, *path], token, backoff_factor)
+                    gain += F32(0.5) * np.log(F32(g) + EPSILON)
                 child = (*path, token)
                 scores[child] = scores[path] + gain / F32((level + 1) ** 0.7)
                 ranks[child] = min(ranks[path], scores[child])
@@ -133,11 +156,22 @@ def reference(
     return Search(chosen, {path: float(ranks[path]) for path in looked_at}, beam_gap)
 
 
-def steps(index: NaiveIndex, context: Sequence[int], offset: dict[int, float], weight: float) -> dict[int, float]:
-    """c of each candidate: p · (g / p_unigram)^w, scaled to the draft probability of all candidates together."""
+@dataclass(frozen=True)
+class Estimate:
+    """How survival is estimated."""
+
+    ngram_weight: float = 0.7
+    score_rule: str = "divided"
+    backoff_factor: float = 0.4
+
+
+def steps(index: NaiveIndex, context: Sequence[int], offset: dict[int, float], by: Estimate) -> dict[int, float]:
+    """c of each candidate: p · g^w, scaled to the draft probability of all candidates together."""
     p = {token: math.exp(logprob) for token, logprob in offset.items()}
-    ratio = {token: index.witten_bell(context, token) / index.unigram(token) for token in offset}
-    logs = {token: logprob + weight * math.log(ratio[token]) for token, logprob in offset.items()}
+    g = {token: index.evidence(by.score_rule, context, token, by.backoff_factor) for token in offset}
+    if by.score_rule in ("reference", "stupid_backoff"):  # which can be 0
+        g = {token: value + float(EPSILON) for token, value in g.items()}
+    logs = {token: logprob + by.ngram_weight * math.log(g[token]) for token, logprob in offset.items()}
     top = max(logs.values(), default=0.0)
     raw = {token: math.exp(value - top) for token, value in logs.items()}
     scale = min(1.0, math.fsum(p.values())) / math.fsum(raw.values()) if raw else 0.0
@@ -145,12 +179,12 @@ def steps(index: NaiveIndex, context: Sequence[int], offset: dict[int, float], w
 
 
 def survival_of(
-    index: NaiveIndex, context: Sequence[int], offsets: Offsets, path: Path, ngram_weight: float = 0.7
+    index: NaiveIndex, context: Sequence[int], offsets: Offsets, path: Path, by: Estimate = Estimate()
 ) -> float:
     """Estimated probability that the target's walk reaches the end of a path."""
     value = 1.0
     for depth, offset in enumerate(candidates(offsets)[: len(path)]):
-        value *= steps(index, [*context, *path[:depth]], offset, ngram_weight)[path[depth]]
+        value *= steps(index, [*context, *path[:depth]], offset, by)[path[depth]]
     return value
 
 
@@ -161,7 +195,7 @@ def survival(
     *,
     node_budget: int = 59,
     stop_token_ids: Sequence[int] = (),
-    ngram_weight: float = 0.7,
+    by: Estimate = Estimate(),
 ) -> Search:
     """The nodes of highest survival, one after the other from the root."""
     levels = candidates(offsets)
@@ -171,7 +205,7 @@ def survival(
 
     def expand(path: Path) -> None:
         if len(path) < len(levels) and not (path and path[-1] in stop_token_ids):
-            for token, step in steps(index, [*context, *path], levels[len(path)], ngram_weight).items():
+            for token, step in steps(index, [*context, *path], levels[len(path)], by).items():
                 scores[(*path, token)] = scores.get(path, 1.0) * step
                 frontier.add((*path, token))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 
 from dartspec.cli.main import main
 from dartspec.services.common.errors import DartspecError, FailedPrecondition, InvalidArgument
-from dartspec.services.ngram import batch, npz, text, tokenise
+from dartspec.services.ngram import batch, npz, shards, text, tokenise
+from dartspec.services.ngram.batch import Batch
 from dartspec.services.ngram.build import build_index
-from dartspec.services.ngram.inputs import Reading
+from dartspec.services.ngram.corpus import Corpus
+from dartspec.services.ngram.inputs import Reading, Source
 from dartspec.services.ngram.merge import merge_indexes
 
 from .naive import NaiveIndex
@@ -143,28 +146,83 @@ def test_long_documents_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(npz, "BATCH_TOKENS", 1 << 20)
 
 
-@pytest.mark.parametrize("kind", ["npz", "txt", "jsonl", "text", "lines"])
+def write_corpus(folder: Path, kind: str, documents: list[list[int]]) -> None:
+    """Three files of one kind, or one file a document, in the order of the documents."""
+    folder.mkdir()
+    third = len(documents) // 3
+    for number in range(3):
+        part = documents[number * third : (number + 1) * third]
+        lines = [" ".join(WORDS[token] for token in document) for document in part]
+        if kind == "npz":
+            offsets = np.cumsum([0, *map(len, part)])
+            np.savez(folder / f"{number}.npz", tokens=np.array(joined(part), np.uint32), offsets=offsets)
+        elif kind == "txt":
+            (folder / f"{number}.txt").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in part))
+        elif kind == "jsonl":
+            (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+        elif kind == "lines":
+            (folder / f"{number}.txt").write_text("\n".join(lines))
+        elif kind == "parquet":
+            pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+            parquet.write_table(pyarrow.table({"text": lines}), folder / f"{number}.parquet")
+        else:
+            for i, line in enumerate(lines):
+                (folder / f"{number}-{i:04}.txt").write_text(line)
+
+
+KINDS = ["npz", "txt", "jsonl", "text", "lines", "parquet"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_build_goes_on_in_the_middle_of_any_file(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(npz, "BATCH_TOKENS", 700)
+    monkeypatch.setattr(shards, "BATCH_TOKENS", 700)
+    monkeypatch.setattr(tokenise, "_CHARACTERS", 3000)
+    rng = np.random.default_rng(5)
+    documents = [rng.integers(0, 6, rng.integers(0, 900)).tolist() for _ in range(60)]
+    corpus, output = tmp_path / "corpus", tmp_path / "out.ngx"
+    write_corpus(corpus, kind, documents)
+    reading = Reading(tokenizer="" if kind in ("npz", "txt") else tokenizer, lines=kind == "lines")
+    settings: dict[str, Any] = {"order": 3, "vocab_size": 6, "fingerprint": FINGERPRINT, "reading": reading}
+    build_index([corpus], output, **settings, quiet=True)
+    whole = output.read_bytes()
+    output.unlink()
+
+    skips: list[tuple[int, int]] = []
+    batches = Corpus.batches
+    budget = 0
+
+    def stopped(self: Corpus, source: Source, skip: int) -> Iterator[Batch]:
+        nonlocal budget
+        skips.append((source.number, skip))
+        for made in batches(self, source, skip):
+            if budget == 0:
+                raise KeyboardInterrupt
+            budget -= 1
+            yield made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Corpus, "batches", stopped)
+        for allowed in (3, 9, 8, 10):
+            budget = allowed
+            with pytest.raises(KeyboardInterrupt):
+                build_index([corpus], output, **settings, memory=1 << 20, quiet=True)
+    build_index([corpus], output, **settings, memory=1 << 20, quiet=True)
+    assert output.read_bytes() == whole
+    assert len(set(skips)) > 2
+    if kind != "text":
+        assert any(skip for _, skip in skips)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_parts_merge_to_the_whole(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(npz, "BATCH_TOKENS", 4)
     monkeypatch.setattr(tokenise, "_CHARACTERS", 16)
     documents = IDS * 3
     corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for number in range(3):
-        part = documents[number * 4 : number * 4 + 4]
-        lines = [" ".join(WORDS[token] for token in document) for document in part]
-        if kind == "npz":
-            offsets = np.cumsum([0, *map(len, part)])
-            np.savez(corpus / f"{number}.npz", tokens=np.array(joined(part), np.uint32), offsets=offsets)
-        elif kind == "txt":
-            (corpus / f"{number}.txt").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in part))
-        elif kind == "jsonl":
-            (corpus / f"{number}.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
-        elif kind == "lines":
-            (corpus / f"{number}.txt").write_text("\n".join(lines))
-        else:
-            for i, line in enumerate(lines):
-                (corpus / f"{number}{i}.txt").write_text(line)
+    write_corpus(corpus, kind, documents)
     settings: dict[str, Any] = {"tokenizer": "" if kind in ("npz", "txt") else tokenizer, "lines": kind == "lines"}
     whole = build(tmp_path, corpus, **settings)
     assert whole == expected(documents)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .support import FINGERPRINT
+from .support import FINGERPRINT, FIXTURES, needs_fixtures
 
 VOCAB = 3000
 
@@ -145,3 +145,18 @@ def test_an_interrupt_keeps_what_is_done(corpus: Path, whole: tuple[bytes, float
     assert work.exists()
     assert run(command(corpus, output)).returncode == 0
     assert output.read_bytes() == whole[0]
+
+
+@needs_fixtures
+@pytest.mark.parametrize("blocks", [8, 64])
+def test_a_full_disk_during_an_import_or_a_merge_leaves_nothing(tmp_path: Path, blocks: int) -> None:
+    ids = ["--vocab-size", "400", "--fingerprint", FINGERPRINT]
+    ngram = [sys.executable, "-m", "dartspec.cli.main", "ngram"]
+    trie, first = str(FIXTURES / "order5.trie"), str(tmp_path / "first.ngx")
+    assert run([*ngram, "import", trie, "-o", first, *ids, "--quiet"]).returncode == 0
+    for work in (["import", trie, *ids], ["merge", first, first]):
+        failed = run([*ngram, *work, "-o", str(tmp_path / "x.ngx"), "--quiet"], f"ulimit -f {blocks}")
+        assert failed.returncode not in (0, -signal.SIGXFSZ)
+        assert "Traceback" not in failed.stderr
+        assert "cannot write" in failed.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["first.ngx"]

@@ -28,6 +28,8 @@ offsets = st.lists(offset, min_size=1, max_size=4)
 contexts = st.lists(st.integers(0, VOCAB + 1), max_size=6)
 stops = st.lists(tokens, max_size=3)
 budgets = st.integers(0, 30)
+rules = st.sampled_from(["reference", "stupid_backoff", "witten_bell", "divided"])
+factors = st.floats(0.0625, 1, width=32)
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4, 5])
@@ -47,27 +49,72 @@ def assert_best(found: list[tuple[int, ...]], twin: naive.Search, tolerance: flo
     assert ours == pytest.approx(theirs, rel=tolerance, abs=tolerance)
 
 
-@settings(max_examples=60, deadline=None)
-@given(contexts, offsets, stops, budgets, st.integers(1, 5), st.booleans())
+@settings(max_examples=150, deadline=None)
+@given(contexts, offsets, stops, budgets, st.integers(1, 5), st.booleans(), rules, factors)
 def test_reference(
-    pair: Any, context: list[int], offsets: Any, stops: list[int], budget: int, width: int, skip: bool
+    pair: Any,
+    context: list[int],
+    offsets: Any,
+    stops: list[int],
+    budget: int,
+    width: int,
+    skip: bool,
+    rule: str,
+    factor: float,
 ) -> None:
-    params = {"stop_token_ids": stops, "node_budget": budget, "beam_width": width, "skip_ngram_at_first_level": skip}
+    params: dict[str, Any] = {
+        "stop_token_ids": stops,
+        "node_budget": budget,
+        "beam_width": width,
+        "skip_ngram_at_first_level": skip,
+        "score_rule": rule,
+        "backoff_factor": factor,
+    }
     twin = naive.reference(pair[1], context, offsets, **params)
     assume(twin.beam_gap > TOLERANCE)  # else rounding may decide which of two paths stays in the beam
     assert_best(paths(search(pair[0], context, offsets, mode="reference", **params)), twin, TOLERANCE)
 
 
-@settings(max_examples=60, deadline=None)
-@given(contexts, offsets, stops, budgets, st.floats(0, 2, width=32))
-def test_survival(pair: Any, context: list[int], offsets: Any, stops: list[int], budget: int, weight: float) -> None:
-    twin = naive.survival(pair[1], context, offsets, stop_token_ids=stops, node_budget=budget, ngram_weight=weight)
-    tree = search(pair[0], context, offsets, stop_token_ids=stops, node_budget=budget, ngram_weight=weight)
+@settings(max_examples=150, deadline=None)
+@given(contexts, offsets, stops, budgets, st.floats(0, 2, width=32), rules, factors)
+def test_survival(
+    pair: Any, context: list[int], offsets: Any, stops: list[int], budget: int, weight: float, rule: str, factor: float
+) -> None:
+    by = naive.Estimate(weight, rule, factor)
+    twin = naive.survival(pair[1], context, offsets, stop_token_ids=stops, node_budget=budget, by=by)
+    params = {"ngram_weight": weight, "score_rule": rule, "backoff_factor": factor}
+    tree = search(pair[0], context, offsets, stop_token_ids=stops, node_budget=budget, **params)
     found = paths(tree)
-    expected = {path: naive.survival_of(pair[1], context, offsets, path, weight) for path in found}
+    expected = {path: naive.survival_of(pair[1], context, offsets, path, by) for path in found}
     assert_best(found, naive.Search(twin.chosen, {**twin.scores, **expected}), TOLERANCE)
     for path, value in zip(found, unpack(tree)[2], strict=True):
         assert value == pytest.approx(expected[path], rel=1e-3, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(contexts, offsets)
+def test_each_mode_has_its_own_rule(pair: Any, context: list[int], offsets: Any) -> None:
+    for mode, rule in (("survival", "divided"), ("reference", "reference")):
+        trees = [search(pair[0], context, offsets, mode=mode, score_rule=name) for name in ("auto", rule)]
+        assert unpack(trees[0]) == unpack(trees[1])
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(contexts, offsets), max_size=9), st.sampled_from(["survival", "reference"]))
+def test_a_batch_equals_single_searches(pair: Any, queries: Any, mode: str) -> None:
+    single = [unpack(search(pair[0], context, offsets, mode=mode)) for context, offsets in queries]
+    batch = [
+        (
+            context,
+            [len(ids) for ids, _ in offsets],
+            np.array([id_ for ids, _ in offsets for id_ in ids], np.int32),
+            np.array([value for _, values in offsets for value in values], np.float32),
+        )
+        for context, offsets in queries
+    ]
+    for threads in (1, 2, 4):
+        trees = pair[0].search_batch(batch, threads=threads, mode=mode)
+        assert [unpack(tree) for tree in trees] == single
 
 
 @settings(max_examples=40, deadline=None)
@@ -116,6 +163,9 @@ def test_counts_favour_what_was_seen(tmp_path: Path) -> None:
         ({"node_budget": 1025}, "params.node_budget"),
         ({"beam_width": 0}, "params.beam_width"),
         ({"ngram_weight": float("nan")}, "params.ngram_weight"),
+        ({"score_rule": "best"}, "params.score_rule"),
+        ({"backoff_factor": 0.0}, "params.backoff_factor"),
+        ({"backoff_factor": float("nan")}, "params.backoff_factor"),
     ],
 )
 def test_bad_input_is_named(pair: Any, change: dict[str, Any], field: str) -> None:
@@ -129,3 +179,16 @@ def test_bad_input_is_named(pair: Any, change: dict[str, Any], field: str) -> No
     with pytest.raises(ngram_index.NgramError, match=f"^{field}: ") as error:
         pair[0].search(**{**arguments, **change})
     assert (error.value.code, error.value.field) == ("invalid_argument", field)
+
+
+def test_bad_batches_are_named(pair: Any) -> None:
+    good = ([1], [2], np.array([3, 4], np.int32), np.array([-1, -2], np.float32))
+    bad = (*good[:3], np.array([-1, np.nan], np.float32))
+    for threads in (1, 2):
+        with pytest.raises(ngram_index.NgramError, match="query 1: must be natural log-probabilities") as error:
+            pair[0].search_batch([good, bad, bad], threads=threads)
+        assert error.value.field == "proposals.logprobs"
+    with pytest.raises(ngram_index.NgramError, match=r"^threads: must be 1 to 1024, got 0"):
+        pair[0].search_batch([good], threads=0)
+    with pytest.raises(TypeError, match='no parameter "beam"'):
+        pair[0].search(*good, beam=3)

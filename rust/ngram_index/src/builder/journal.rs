@@ -43,8 +43,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// A folder that is kept for a later build when this one is stopped. Goes on with what is there.
-    pub fn open(folder: &Path, identity: &str) -> Result<Self> {
+    /// A folder that is kept for a later build when this one is stopped. Goes on with what is there, unless `restart`.
+    pub fn open(folder: &Path, identity: &str, restart: bool) -> Result<Self> {
         let identity: Value = serde_json::from_str(identity)
             .map_err(|error| Error::invalid("identity", format!("must be JSON: {error}")))?;
         match fs::create_dir(folder) {
@@ -53,7 +53,11 @@ impl Journal {
             Err(error) => return Err(Error::io("write", folder, error)),
         }
         let lock = lock(folder)?;
-        let state = match read(&folder.join(NAME))? {
+        let path = folder.join(NAME);
+        if restart && path.exists() {
+            fs::remove_file(&path).map_err(|error| Error::io("remove", &path, error))?;
+        }
+        let state = match read(&path)? {
             Some(state) => {
                 compare(folder, &state.identity, &identity)?;
                 state
@@ -170,6 +174,11 @@ impl Journal {
     pub fn remove(self) -> Result<()> {
         fs::remove_dir_all(&self.folder).map_err(|error| Error::io("remove", &self.folder, error))
     }
+}
+
+/// Whether a build in this folder has finished a run.
+pub(super) fn exists(folder: &Path) -> bool {
+    folder.join(NAME).exists()
 }
 
 impl State {

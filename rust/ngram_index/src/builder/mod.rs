@@ -65,11 +65,18 @@ impl Builder {
 
     /// A builder that keeps its runs and a journal in `folder` and goes on with what is there.
     ///
-    /// `identity`: JSON of all that the counts depend on; a folder of another identity is refused. `memory`: bytes of
-    /// all buffers. Look at [`Builder::position`] before adding documents.
-    pub fn open(order: usize, vocab_size: u64, folder: &Path, memory: usize, identity: &str) -> Result<Self> {
+    /// `identity`: JSON of all that the counts depend on; a folder of another identity is refused, unless `restart` says
+    /// to start over. `memory`: bytes of all buffers. Look at [`Builder::position`] before adding documents.
+    pub fn open(
+        order: usize,
+        vocab_size: u64,
+        folder: &Path,
+        memory: usize,
+        identity: &str,
+        restart: bool,
+    ) -> Result<Self> {
         let packing = Packing::new(order, vocab_size)?;
-        let journal = Journal::open(folder, identity)?;
+        let journal = Journal::open(folder, identity, restart)?;
         Ok(Self::with_journal(packing, memory, journal, None))
     }
 
@@ -174,16 +181,25 @@ impl Builder {
         self.tokens
     }
 
-    /// Give up: remove the work folder.
+    /// Stop. The work folder stays for a later build if it holds a run; what is not in runs is lost.
+    pub fn close(self) -> Result<()> {
+        self.stop(journal::exists)
+    }
+
+    /// Stop and remove the work folder.
     pub fn discard(self) -> Result<()> {
+        self.stop(|_| false)
+    }
+
+    fn stop(self, keep: impl FnOnce(&Path) -> bool) -> Result<()> {
         match self.windows {
             Windows::Narrow(counting) => counting.stop(),
             Windows::Wide(counting) => counting.stop(),
         }
-        match self.scratch {
-            Some(_) => Ok(()),
-            None => fs::remove_dir_all(&self.folder).map_err(|error| Error::io("remove", &self.folder, error)),
+        if self.scratch.is_some() || keep(&self.folder) {
+            return Ok(());
         }
+        fs::remove_dir_all(&self.folder).map_err(|error| Error::io("remove", &self.folder, error))
     }
 
     /// Count, and write the index to `path`; a file of that name is replaced at the very end.

@@ -42,7 +42,9 @@ fn finished(py: Python) -> PyErr {
 #[pymethods]
 impl Builder {
     #[new]
-    #[pyo3(signature = (order, vocab_size, folder = None, memory = builder::DEFAULT_MEMORY, identity = "{}"))]
+    #[pyo3(signature = (
+        order, vocab_size, folder = None, memory = builder::DEFAULT_MEMORY, identity = "{}", restart = false,
+    ))]
     fn new(
         py: Python,
         order: usize,
@@ -50,9 +52,10 @@ impl Builder {
         folder: Option<PathBuf>,
         memory: usize,
         identity: &str,
+        restart: bool,
     ) -> PyResult<Self> {
         let inner = match folder {
-            Some(folder) => builder::Builder::open(order, vocab_size, &folder, memory, identity),
+            Some(folder) => builder::Builder::open(order, vocab_size, &folder, memory, identity, restart),
             None => builder::Builder::new(order, vocab_size),
         };
         let inner = inner.map_err(|error| raise(py, error))?;
@@ -119,7 +122,13 @@ impl Builder {
         self.open(py)?.set_pruning(pruning).map_err(|error| raise(py, error))
     }
 
-    /// Remove the work folder. The builder is used up.
+    /// Stop and keep the work folder for a later build, if there is anything to keep. The builder is used up.
+    fn close(&mut self, py: Python) -> PyResult<()> {
+        let inner = self.take(py)?;
+        py.detach(|| inner.close()).map_err(|error| raise(py, error))
+    }
+
+    /// Stop and remove the work folder. The builder is used up.
     fn discard(&mut self, py: Python) -> PyResult<()> {
         let inner = self.take(py)?;
         py.detach(|| inner.discard()).map_err(|error| raise(py, error))

@@ -1,17 +1,17 @@
-//! Open indexes and the trees searched in them.
+//! Open indexes and what is asked of them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::PyDict;
 
-use super::{raise, values};
-use crate::error::Error;
+use super::raise;
+use super::trees::{self, PyTree, Wanted};
 use crate::format::Kind;
 use crate::reader::{self, Backing};
 use crate::score::score;
-use crate::search::{Mode, Params, Query, Searcher, Tree};
+use crate::search::{Query, search_batch, search_one};
 
 /// An open index: n-gram counts of a corpus, mapped into memory.
 #[pyclass(frozen, module = "ngram_index")]
@@ -106,12 +106,8 @@ impl Index {
     }
 
     /// Search one tree. `token_ids` and `logprobs` are int32 and float32 buffers with the candidates of all offsets,
-    /// `widths[i]` of them for offset i + 1.
-    #[pyo3(signature = (
-        context, widths, token_ids, logprobs, *, mode = "survival", node_budget = 59, beam_width = 20,
-        skip_ngram_at_first_level = false, stop_token_ids = Vec::new(), ngram_weight = 0.7
-    ))]
-    #[allow(clippy::too_many_arguments)] // keyword arguments of one Python function
+    /// `widths[i]` of them for offset i + 1. See `params` in `trees.rs` for the keyword arguments.
+    #[pyo3(signature = (context, widths, token_ids, logprobs, **params))]
     fn search(
         &self,
         py: Python,
@@ -119,81 +115,32 @@ impl Index {
         widths: Vec<u32>,
         token_ids: &Bound<PyAny>,
         logprobs: &Bound<PyAny>,
-        mode: &str,
-        node_budget: usize,
-        beam_width: usize,
-        skip_ngram_at_first_level: bool,
-        stop_token_ids: Vec<u32>,
-        ngram_weight: f32,
+        params: Option<&Bound<PyDict>>,
     ) -> PyResult<PyTree> {
-        let mode = match mode {
-            "survival" => Mode::Survival,
-            "reference" => Mode::Reference,
-            other => {
-                let message = format!("must be survival or reference, got {other:?}");
-                return Err(raise(py, Error::invalid("params.mode", message)));
-            }
-        };
-        let params = Params {
-            mode,
-            node_budget,
-            beam_width,
-            skip_ngram_at_first_level,
-            stop_ids: stop_token_ids,
-            ngram_weight,
-            ..Params::default()
-        };
-        let (tokens, logprobs) = (values::<i32>(py, token_ids)?, values::<f32>(py, logprobs)?);
-        let query = Query {
-            context: &context,
-            widths: &widths,
-            tokens: &tokens,
-            logprobs: &logprobs,
-        };
-        let mut tree = Tree::default();
-        let searched = py.detach(|| Searcher::new().search(&self.inner, &query, &params, &mut tree));
-        searched.map_err(|error| raise(py, error))?;
-        Ok(PyTree { inner: tree })
-    }
-}
-
-/// A tree of candidates, its fields packed as in dartspec.v1.Tree.
-#[pyclass(frozen, name = "Tree", module = "ngram_index")]
-pub(super) struct PyTree {
-    inner: Tree,
-}
-
-#[pymethods]
-impl PyTree {
-    fn __len__(&self) -> usize {
-        self.inner.len()
+        let params = trees::params(py, params)?;
+        let query = Wanted::new(py, context, widths, token_ids, logprobs)?;
+        let tree = py.detach(|| search_one(&self.inner, &query.get(), &params));
+        tree.map(PyTree::new).map_err(|error| raise(py, error))
     }
 
-    /// Little-endian int32 token ids.
-    #[getter]
-    fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        packed(py, &self.inner.tokens, |value| value.to_le_bytes())
+    /// Search a tree for each (context, widths, token_ids, logprobs), by so many threads.
+    #[pyo3(signature = (queries, *, threads = 1, **params))]
+    fn search_batch(
+        &self,
+        py: Python,
+        queries: Vec<trees::Given>,
+        threads: usize,
+        params: Option<&Bound<PyDict>>,
+    ) -> PyResult<Vec<PyTree>> {
+        let params = trees::params(py, params)?;
+        let wanted = queries
+            .into_iter()
+            .map(|(context, widths, token_ids, logprobs)| Wanted::new(py, context, widths, &token_ids, &logprobs));
+        let wanted = wanted.collect::<PyResult<Vec<Wanted>>>()?;
+        let queries: Vec<Query> = wanted.iter().map(Wanted::get).collect();
+        let pool = trees::pool(threads).map_err(|error| raise(py, error))?;
+        let found = py.detach(|| search_batch(&self.inner, &queries, &params, pool.as_ref()));
+        let found = found.map_err(|fault| raise(py, fault.into()))?;
+        Ok(found.into_iter().map(PyTree::new).collect())
     }
-
-    /// Little-endian int32 parents; 0 is the root, node i is i + 1.
-    #[getter]
-    fn parents<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        packed(py, &self.inner.parents, |value| value.to_le_bytes())
-    }
-
-    /// Little-endian float32 probabilities of being reached.
-    #[getter]
-    fn survival<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        packed(py, &self.inner.survival, |value| value.to_le_bytes())
-    }
-
-    /// Little-endian uint16 feature bins.
-    #[getter]
-    fn feature_bins<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        packed(py, &self.inner.feature_bins, |value| value.to_le_bytes())
-    }
-}
-
-fn packed<'py, T: Copy, const N: usize>(py: Python<'py>, values: &[T], bytes: fn(T) -> [u8; N]) -> Bound<'py, PyBytes> {
-    PyBytes::new(py, &values.iter().flat_map(|value| bytes(*value)).collect::<Vec<u8>>())
 }

@@ -4,6 +4,7 @@ mod build;
 mod index;
 mod load;
 mod serve;
+mod trees;
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyException;
@@ -78,7 +79,7 @@ fn ngram_index(module: &Bound<PyModule>) -> PyResult<()> {
     module.add("FILE_FORMAT", crate::format::VERSION)?;
     module.add("NgramError", module.py().get_type::<NgramError>())?;
     module.add_class::<index::Index>()?;
-    module.add_class::<index::PyTree>()?;
+    module.add_class::<trees::PyTree>()?;
     module.add_class::<build::Builder>()?;
     module.add_class::<load::Loading>()?;
     module.add_class::<serve::Server>()?;

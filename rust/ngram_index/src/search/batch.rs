@@ -22,6 +22,18 @@ pub struct BatchError {
     pub error: Error,
 }
 
+impl From<BatchError> for Error {
+    /// The fault with the query's number in the message; the field stays.
+    fn from(fault: BatchError) -> Self {
+        match fault.error {
+            Error::InvalidArgument { field, message } => {
+                Error::invalid(field, format!("query {}: {message}", fault.query))
+            }
+            error => error,
+        }
+    }
+}
+
 /// Search one tree with this thread's buffers.
 pub fn search_one(index: &Index, query: &Query, params: &Params) -> Result<Tree> {
     let mut tree = Tree::default();

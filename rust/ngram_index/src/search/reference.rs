@@ -62,14 +62,10 @@ impl Searcher {
             start: 0,
             node: None,
         });
+        self.read(index, root);
         let mut level = 0; // where the beam starts in `parents`
         for offset in 0..self.candidates.offsets() {
-            // All rows of the beam were asked for before the first one is read.
             let next = buffers.parents.len();
-            for at in level..next {
-                let state = buffers.parents[at].state;
-                self.read(index, state);
-            }
             self.extend(index, params, offset, level, &mut buffers);
             level = next;
             if offset + 1 == self.candidates.offsets() || self.candidates.width(offset + 1) == 0 {
@@ -129,22 +125,30 @@ impl Searcher {
         }
     }
 
-    /// Make the best extensions the next beam, and ask for the memory of all their rows.
+    /// Make the best extensions the next beam and read their rows, each after the memory of the next one's was asked for.
     fn next_beam(&mut self, index: &Index, offset: usize, buffers: &mut Buffers) {
         let width = self.candidates.width(offset) as u32;
         let end = buffers.parents.last().map_or(0, |parent| parent.start + width);
         buffers.kept.clear();
         buffers.kept.extend(buffers.beam.sorted());
+        let mut before = None;
         for &(score, extension) in &buffers.kept {
             let (parent, choice) = parent_of(&buffers.parents, extension);
+            let state = self.add_child(index, parent.state, choice);
+            if let Some(before) = before.replace(state) {
+                self.read(index, before);
+            }
             buffers.parents.push(Parent {
                 extension,
-                state: self.add_child(index, parent.state, choice),
+                state,
                 score,
                 rank: score.min(parent.rank),
                 start: end,
                 node: None,
             });
+        }
+        if let Some(last) = before {
+            self.read(index, last);
         }
     }
 

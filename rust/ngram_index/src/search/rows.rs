@@ -122,17 +122,7 @@ impl Rows {
 
     fn places(&mut self, index: &Index, context: &[u32], tokens: &[u32]) -> Source {
         let start = self.places.len();
-        let mut ngram = [0; crate::format::MAX_ORDER];
-        let length = context.len();
-        ngram[..length].copy_from_slice(context);
-        for token in tokens {
-            ngram[length] = *token;
-            let place = index.place(&ngram[..=length]);
-            if let Some(place) = place {
-                index.prefetch(place);
-            }
-            self.places.push(place);
-        }
+        index.places_after(context, tokens, &mut self.places);
         self.next.resize(self.places.len(), NONE);
         Source::Places(start)
     }
@@ -159,11 +149,7 @@ impl Rows {
         row.is_read = true;
         let counts = &mut self.counts[row.start..row.start + row.width];
         match row.source {
-            Source::Places(start) => {
-                for (count, place) in counts.iter_mut().zip(&self.places[start..]) {
-                    *count = place.and_then(|place| index.find(place)).map_or(0.0, |node| node.count as f32);
-                }
-            }
+            Source::Places(start) => index.find_counts(&self.places[start..start + row.width], counts),
             Source::Record(node) => {
                 self.wide_counts.clear();
                 self.wide_counts.resize(row.width, 0);
