@@ -127,9 +127,12 @@ def settle(engine: Engine) -> None:
 
 def gauges(engine: Engine) -> tuple[int, int, int, int, int]:
     """What must be zero when nothing is open: both of admission, then the load report's."""
-    settle(engine)
-    load = engine.load
-    return engine.admission.sessions, engine.admission.kv_used, load.sessions, load.queued, load.kv_used
+
+    def read() -> tuple[int, int, int, int, int]:
+        load = engine.load
+        return engine.admission.sessions, engine.admission.kv_used, load.sessions, load.queued, load.kv_used
+
+    return engine.call(read).result(PATIENCE_SECONDS)  # between two steps, when they agree
 
 
 IDLE = (0, 0, 0, 0, 0)
