@@ -189,15 +189,7 @@ def attend(
         rows = queries if call.gather is None else queries[call.gather]
         heads, head_dim = rows.shape[1:]
         stored = call.slab.data[layer, :, call.first : call.first + call.sessions, :, : call.keys]
-        mixed = F.scaled_dot_product_attention(
-            rows.view(call.sessions, call.rows, heads, head_dim).transpose(1, 2),
-            stored[0],
-            stored[1],
-            attn_mask=call.mask,
-            scale=scale,
-            enable_gqa=heads != stored.shape[2],
-        )
-        flat = mixed.transpose(1, 2).reshape(call.sessions * call.rows, heads * head_dim)
+        flat = _attend(rows, call, stored[0], stored[1], scale).reshape(call.sessions * call.rows, heads * head_dim)
         if call.back is None:
             return flat
         if out is None:
@@ -205,6 +197,26 @@ def attend(
         out[call.back[1]] = flat[call.back[0]]
     assert out is not None
     return out
+
+
+def _attend(rows: torch.Tensor, call: Call, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """rows [sessions * rows, heads, head_dim], keys and values [sessions, kv_heads, keys, head_dim] -> as rows."""
+    _, heads, head_dim = rows.shape
+    kv_heads = keys.shape[1]
+    if call.rows == 1 and rows.element_size() < 4:
+        # Heads that share keys are the rows of one product. Kernels for short floats lay the keys out anew for every
+        # head: with 9 heads on 3 this takes a fifth to a quarter of the time, for the same bits. (Not so in float32.)
+        grouped = rows.view(call.sessions, kv_heads, heads // kv_heads, head_dim)
+        return F.scaled_dot_product_attention(grouped, keys, values, attn_mask=call.mask, scale=scale)
+    mixed = F.scaled_dot_product_attention(
+        rows.view(call.sessions, call.rows, heads, head_dim).transpose(1, 2),
+        keys,
+        values,
+        attn_mask=call.mask,
+        scale=scale,
+        enable_gqa=heads != kv_heads,
+    )
+    return mixed.transpose(1, 2)
 
 
 def causal_rows(rows: int) -> NDArray[np.bool_]:
