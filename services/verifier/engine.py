@@ -21,10 +21,9 @@ from dartspec.services.common.errors import (
     InternalError,
     InvalidArgument,
 )
-from dartspec.services.common.types import Tree
 from dartspec.services.verifier.admission import Admission
-from dartspec.services.verifier.budget import Budget, Outcome
-from dartspec.services.verifier.decoder import Commit, Decoder, Work, best_chain
+from dartspec.services.verifier.budget import Budget
+from dartspec.services.verifier.decoder import Commit, Decoder
 from dartspec.services.verifier.messages import (
     Close,
     Command,
@@ -32,15 +31,14 @@ from dartspec.services.verifier.messages import (
     Failed,
     Load,
     Malformed,
-    NoDraft,
     Open,
-    Round,
     Verify,
 )
 from dartspec.services.verifier.scheduler import choose
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.stragglers import Stragglers
-from dartspec.services.verifier.tree import check_tree, cut
+from dartspec.services.verifier.tree import check_tree
+from dartspec.services.verifier.turn import Turn, choose_drafts, outcomes, plan, rows
 
 log = logging.getLogger(__name__)
 
@@ -58,20 +56,6 @@ class Owner(Protocol):
 
 
 Key = tuple[Owner, int]
-
-
-@dataclass
-class _Done:
-    """What a pass did for one session. ``before``: tokens of the answer before it."""
-
-    key: Key
-    work: Work
-    offered: Tree
-    commit: Commit
-    before: int
-    wait_ms: float
-    no_draft: NoDraft | None = None
-    drafted: bool = False
 
 
 @dataclass
@@ -236,35 +220,46 @@ class Engine:
         decoding, reading = choose(list(self._ready.values()))
         if not decoding and not reading:
             return
-        works, offers = self._works(decoding, reading)
-        if self._passed is not None and any(len(work.tree) for work in works):
+        turns = plan(decoding, reading, self.budget, begin)
+        if self._passed is not None and any(len(turn.work.tree) for turn in turns):
             self.budget.observe_overhead(1e3 * (begin - self._passed))
-        before = [work.session.history.length for work in works]  # a pass that fails has committed nothing
         try:
-            results = self.decoder.step(works)
+            results = self.decoder.step([turn.work for turn in turns])
         except Exception as error:
-            log.exception("a pass of %d sessions failed", len(works))
-            cause = InternalError(f"the pass failed: {type(error).__name__}: {error}")
-            for work, committed in zip(works, before, strict=True):
-                self._fail(keys[id(work.session)], cause, committed)
+            self._fail_turns(turns, keys, "pass", error)
             return
         passed = time.monotonic()
-        done: list[_Done] = []
-        for work, result, offered, committed in zip(works, results, offers, before, strict=True):
-            key, session = keys[id(work.session)], work.session
+        done: list[Turn] = []
+        for turn, result in zip(turns, results, strict=True):
+            key = keys[id(turn.session)]
             if isinstance(result, DartspecError):
-                self._fail(key, result, committed)
+                self._fail(key, result, turn.before)
                 continue
-            wait_ms = 1e3 * (begin - session.waiting_since)
-            if result is not None:
-                done.append(_Done(key, work, offered, result, committed, wait_ms))
-            self._rest(key, session)
+            turn.commit = result
+            done.append(turn)
+            self._rest(key, turn.session)
         self._stragglers.passed(passed - begin)
-        self._observe(done, works, 1e3 * (passed - begin))
-        self._draft(done, len(decoding))
+        if decoded := outcomes(done):
+            self.budget.observe(decoded, rows(turns), 1e3 * (passed - begin))
+        drafting = choose_drafts(done, self.decoder, self.budget, len(decoding))
+        if drafting:
+            try:
+                self.decoder.draft([turn.session for turn in drafting])
+            except Exception as error:
+                self._fail_turns(drafting, keys, "draft", error)
+                done = [turn for turn in done if turn not in drafting]
+                drafting = []
+        for turn in drafting:
+            turn.drafted = True
         drafted = time.monotonic()
-        self._passed = passed if any(each.drafted for each in done) else None
-        self._answer(done, 1e3 * (passed - begin), 1e3 * (drafted - passed))
+        self._passed = passed if drafting else None
+        self._answer(done, keys, 1e3 * (passed - begin), 1e3 * (drafted - passed))
+
+    def _fail_turns(self, turns: Sequence[Turn], keys: dict[int, Key], what: str, error: Exception) -> None:
+        log.error("a %s for %d sessions failed", what, len(turns), exc_info=error)
+        cause = InternalError(f"the {what} failed: {type(error).__name__}: {error}")
+        for turn in turns:
+            self._fail(keys[id(turn.session)], cause, turn.before)
 
     def _rest(self, key: Key, session: Session) -> None:
         """After a pass: back into the queue, at its end, if the session can go on."""
@@ -274,112 +269,23 @@ class Engine:
             session.waiting_since = session.active_at
             self._ready[key] = session
 
-    def _works(
-        self, decoding: Sequence[Session], reading: Sequence[tuple[Session, int]]
-    ) -> tuple[list[Work], list[Tree]]:
-        """The rows of the next pass, and the tree that was offered for each session in it."""
-        offers = [self._take_offer(session) for session in decoding]
-        # The last candidate that can be committed is the one that reaches the limit.
-        shallow = [cut(tree, len(tree), max_depth=session.room) for session, tree in zip(decoding, offers, strict=True)]
-        forced = [session.opened.always_draft for session in decoding]
-        rows = len(decoding) + sum(rows for _, rows in reading)
-        counts = self.budget.admit(shallow, forced, rows)
-        works = [
-            Work(session, cut(tree, count, max_depth=session.room))
-            for session, tree, count in zip(decoding, shallow, counts, strict=True)
-        ]
-        works += [Work(session, Tree.empty(), rows) for session, rows in reading]
-        return works, [*offers, *(Tree.empty() for _ in reading)]
-
-    def _take_offer(self, session: Session) -> Tree:
-        """The candidates that a session brings to the pass, which uses its order up."""
-        offered = Tree.empty()
-        if session.verify is not None:
-            offered = self._offered(session, session.verify)
-            session.verify = None
-        else:
-            session.credit -= 1
-        session.proposals = None
-        return offered
-
-    def _observe(self, done: Sequence[_Done], works: Sequence[Work], spent_ms: float) -> None:
-        outcomes = [
-            Outcome(each.work.session.gain, each.work.tree, each.commit.walk.accepted, len(each.commit.walk.tokens))
-            for each in done
-            if not each.work.rows
-        ]
-        if outcomes:
-            self.budget.observe(outcomes, sum(work.rows or len(work.tree) + 1 for work in works), spent_ms)
-
-    def _draft(self, done: list[_Done], decoding: int) -> None:
-        """One pass of the head for all sessions that want proposals and for which they pay."""
-        for each in done:
-            session = each.work.session
-            if session.credit == 0 and session.draft_after:
-                each.no_draft = self._no_draft(session, each.commit, decoding)
-                each.drafted = each.no_draft is None
-        drafting = [each for each in done if each.drafted]
-        if not drafting:
-            return
-        try:
-            self.decoder.draft([each.work.session for each in drafting])
-        except Exception as error:
-            log.exception("a draft for %d sessions failed", len(drafting))
-            for each in drafting:
-                self._fail(each.key, InternalError(f"the draft failed: {type(error).__name__}: {error}"), each.before)
-                done.remove(each)
-
-    def _answer(self, done: Sequence[_Done], verify_ms: float, draft_ms: float) -> None:
+    def _answer(self, turns: Sequence[Turn], keys: dict[int, Key], verify_ms: float, draft_ms: float) -> None:
         """One message to every stream that has a session in the pass."""
         events: dict[Owner, list[Event]] = {}
         now = time.monotonic()
-        for each in done:
-            session = each.work.session
-            finish = session.finish_of(session.tokens[-1])
-            self._count(each.commit, len(each.work.tree))
-            events.setdefault(each.key[0], []).append(
-                Round(
-                    session=each.key[1],
-                    n=len(session.tokens) - 1,
-                    token_ids=each.commit.walk.tokens,
-                    logprobs=each.commit.logprobs,
-                    margins=each.commit.margins,
-                    accepted=each.commit.walk.accepted,
-                    nodes_offered=len(each.offered),
-                    nodes_verified=len(each.work.tree),
-                    proposals=session.proposals if each.drafted else None,
-                    no_draft=each.no_draft,
-                    draft_ms=draft_ms if each.drafted else 0.0,
-                    verify_ms=verify_ms,
-                    wait_ms=each.wait_ms,
-                    finish=finish,
-                )
-            )
-            if finish is not None:
-                self._remove(each.key)
-            elif each.drafted:
-                self._stragglers.left(each.key, now)
+        for turn in turns:
+            if turn.commit is None:
+                continue
+            key = keys[id(turn.session)]
+            self._count(turn.commit, len(turn.work.tree))
+            event = turn.event(key[1], verify_ms, draft_ms)
+            events.setdefault(key[0], []).append(event)
+            if event.finish is not None:
+                self._remove(key)
+            elif turn.drafted:
+                self._stragglers.left(key, now)
         for owner, batch in events.items():
             self._deliver(owner, batch)
-
-    def _offered(self, session: Session, command: Verify) -> Tree:
-        if command.tree is not None:
-            return command.tree
-        assert session.proposals is not None
-        return best_chain(session.proposals, command.chain_nodes or session.proposals.depth, session.enders)
-
-    def _no_draft(self, session: Session, commit: Commit, decoding: int) -> NoDraft | None:
-        if commit.finished:
-            return NoDraft.FINISHED
-        if self.decoder.proposer is None:
-            return NoDraft.NO_HEAD
-        if session.head_cache is None:
-            return NoDraft.PLAIN_ONLY
-        if session.room < 2:
-            return NoDraft.NEAR_LIMIT
-        if not session.opened.always_draft and not self.budget.pays(session.gain, decoding):
-            return NoDraft.DOES_NOT_PAY
-        return None
 
     def _count(self, commit: Commit, nodes: int) -> None:
         load = self._load

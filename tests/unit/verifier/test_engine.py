@@ -19,6 +19,7 @@ from dartspec.services.verifier.decoder import PREFILL_ROWS, Decoder, Work, best
 from dartspec.services.verifier.engine import MAX_CREDIT
 from dartspec.services.verifier.kv_cache import rounded_capacity
 from dartspec.services.verifier.messages import Finish, Malformed, NoDraft, Round
+from dartspec.services.verifier.session import Session
 
 from .driver import GREEDY, IDLE, PATIENCE_SECONDS, FakeOwner, chain, gauges, held, running, settle
 from .tiny import CONTEXT, EOS, MAX_NODES, VOCAB, plain, random_tree, tiny_decoder
@@ -422,6 +423,30 @@ def test_logits_that_are_no_numbers_fail_one_session(decoder: Decoder, monkeypat
         assert failed.committed == 1
         assert owner.round(2).n == 4
         owner.close(2)
+        assert gauges(engine) == IDLE
+
+
+def test_a_draft_that_raises_fails_the_sessions_that_drafted(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(sessions: Sequence[Session]) -> None:
+        raise RuntimeError("no such head")
+
+    with running(decoder) as engine:
+        owner = FakeOwner(engine)
+        for session in (1, 2, 3):
+            owner.open(session)
+            assert owner.round(session).n == 3
+        with held(engine):
+            monkeypatch.setattr(decoder, "draft", broken)
+            for session in (1, 2):
+                owner.decode(session, 3, 1, draft_after=True)
+            owner.decode(3, 3, 1)
+        for session in (1, 2):
+            failed = owner.failure(session)
+            assert "the draft failed: RuntimeError: no such head" in failed.error.message
+            # What the pass chose was not delivered, so it does not count.
+            assert failed.committed == 1
+        assert owner.round(3).n == 4
+        owner.close(3)
         assert gauges(engine) == IDLE
 
 
