@@ -132,7 +132,19 @@ class Engine:
                 checked = now
                 self._expire(now)
             if self._ready:
-                self._step()
+                self._safe_step()
+
+    def _safe_step(self) -> None:
+        """A step; a fault of ours in it fails the sessions that it held, so that nobody waits for ever."""
+        held = {key: session.history.length for key, session in self._ready.items()}
+        try:
+            self._step()
+        except Exception as error:
+            log.exception("a step with %d sessions failed", len(held))
+            cause = InternalError(f"the step failed: {type(error).__name__}: {error}")
+            for key, delivered in held.items():
+                if key in self._sessions:
+                    self._fail(key, cause, delivered)
 
     def _worth_waiting(self) -> float:
         """Seconds that the next pass should wait for sessions whose candidates are being searched."""
@@ -241,7 +253,8 @@ class Engine:
         self._stragglers.passed(passed - begin)
         if decoded := outcomes(done):
             self.budget.observe(decoded, rows(turns), 1e3 * (passed - begin))
-        drafting = choose_drafts(done, self.decoder, self.budget, len(decoding))
+        going_on = sum(turn.commit is not None for turn in done)
+        drafting = choose_drafts(done, self.decoder, self.budget, going_on)
         if drafting:
             try:
                 self.decoder.draft([turn.session for turn in drafting])

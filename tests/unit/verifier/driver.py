@@ -11,7 +11,7 @@ import numpy as np
 
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.admission import Admission
-from dartspec.services.verifier.budget import FixedBudget
+from dartspec.services.verifier.budget import Budget, FixedBudget
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.engine import Engine
 from dartspec.services.verifier.messages import Close, Decode, Event, Failed, Load, Open, Round, Verify
@@ -97,10 +97,10 @@ def running(
     context: int = CONTEXT,
     budget: int = MAX_NODES,
     idle_seconds: float = 1e3,
+    policy: Budget | None = None,
 ) -> Iterator[Engine]:
-    engine = Engine(
-        decoder, Admission(sessions, kv_positions, context, budget), FixedBudget(budget), idle_seconds=idle_seconds
-    )
+    admission = Admission(sessions, kv_positions, context, budget)
+    engine = Engine(decoder, admission, policy or FixedBudget(budget), idle_seconds=idle_seconds)
     engine.start()
     try:
         yield engine

@@ -15,6 +15,8 @@ import torch
 
 from dartspec.services.common.errors import InvalidArgument, NotFound
 from dartspec.services.common.types import Sampling, Tree
+from dartspec.services.verifier.budget import AdaptiveBudget
+from dartspec.services.verifier.cost import CostTable
 from dartspec.services.verifier.decoder import PREFILL_ROWS, Decoder, Work, best_chain
 from dartspec.services.verifier.engine import MAX_CREDIT
 from dartspec.services.verifier.kv_cache import rounded_capacity
@@ -447,6 +449,55 @@ def test_a_draft_that_raises_fails_the_sessions_that_drafted(decoder: Decoder, m
             assert failed.committed == 1
         assert owner.round(3).n == 4
         owner.close(3)
+        assert gauges(engine) == IDLE
+
+
+@pytest.mark.parametrize("row_ms", [0.01, 5.0])
+def test_an_adaptive_engine_answers_one_session_after_another(decoder: Decoder, row_ms: float) -> None:
+    cost = CostTable.of((1, 60), (10.0, 10.0 + 59 * row_ms))
+    prompts = [[5 + i, 6, 7] for i in range(6)]
+    truths = [plain(decoder, prompt, replace(GREEDY, max_tokens=20)) for prompt in prompts]
+    with running(decoder, policy=AdaptiveBudget(cost, 59, 1.0)) as engine:
+        owner = FakeOwner(engine)
+        for session, (prompt, truth) in enumerate(zip(prompts, truths, strict=True), start=1):
+            owner.open(session, prompt, replace(GREEDY, max_tokens=20), draft_after=True)
+            event = owner.round(session)
+            answer = list(event.token_ids)
+            while event.finish is None:
+                if event.proposals is not None:
+                    owner.verify(
+                        session, event.n, random_tree(random.Random(1), truth[len(answer) :]), draft_after=True
+                    )
+                else:
+                    assert event.no_draft is NoDraft.DOES_NOT_PAY or event.no_draft is NoDraft.NEAR_LIMIT
+                    owner.decode(session, event.n, 1, draft_after=True)
+                event = owner.round(session)
+                answer += event.token_ids
+            assert answer == truth
+        assert gauges(engine) == IDLE
+
+
+def test_a_fault_in_a_step_fails_its_sessions_and_the_engine_goes_on(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(decoder) as engine:
+        owner = FakeOwner(engine)
+        for session in (1, 2):
+            owner.open(session)
+            assert owner.round(session).n == 3
+
+        def broken(*_: Any) -> list[int]:
+            monkeypatch.undo()
+            raise ZeroDivisionError("a fault")
+
+        monkeypatch.setattr(engine.budget, "admit", broken)
+        owner.decode(1, 3, 1)
+        failed = owner.failure(1)
+        assert "the step failed: ZeroDivisionError: a fault" in failed.error.message
+        assert failed.committed == 1
+        owner.decode(2, 3, 1)
+        assert owner.round(2).n == 4
+        owner.close(2)
         assert gauges(engine) == IDLE
 
 
