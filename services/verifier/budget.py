@@ -25,6 +25,8 @@ RETRY_ROUNDS = 2
 # Chances to draft that a session lets pass before it tries again; doubles with every failure.
 FIRST_PAUSE = 4
 LONGEST_PAUSE = 64
+# While drafting is not expected to pay, one session in so many passes may try whether that still holds.
+PROBE_PASSES = 64
 # A prior of this many accepted tokens keeps the calibration near 1 until there is evidence.
 PRIOR = 20.0
 
@@ -106,13 +108,22 @@ class AdaptiveBudget:
         self._accepted = PRIOR
         # Running mean of the survival of a tree's likeliest node, second likeliest, and so on; None: no tree seen yet.
         self._profile: NDArray[np.float64] | None = None
-        # Measured over expected pass time: what else runs on the machine now.
-        self._slowdown = 1.0
+        # Measured over expected pass time, of passes with and without trees by the bits of the number of sessions: what
+        # else runs on the machine, and what several sessions cost beyond their rows.
+        self._slowdowns: dict[tuple[bool, int], float] = {}
+        self._passes = 0
 
     @property
     def calibration(self) -> float:
         """Accepted tokens over the sum of the survival that the searches estimated."""
         return self._accepted / self._expected
+
+    def slowdown(self, trees: bool, sessions: int) -> float:
+        """Measured over expected time of a pass; where nothing was measured, as with fewer sessions or without trees."""
+        for bits in range(sessions.bit_length(), -1, -1):
+            if (found := self._slowdowns.get((trees, bits))) is not None:
+                return found
+        return self.slowdown(False, sessions) if trees else 1.0
 
     def admit(self, trees: Sequence[Tree], forced: Sequence[bool], rows: int) -> list[int]:
         tops = [np.sort(tree.survival)[::-1][: self.limit].astype(np.float64) for tree in trees]
@@ -138,10 +149,11 @@ class AdaptiveBudget:
         """The number of nodes, of falling survival, with the highest rate, and that over the rate of none."""
         gains = np.minimum(survival * self.calibration, 1.0)
         tokens = sessions + np.concatenate(([0.0], np.cumsum(gains)))
-        spent = self._slowdown * self.cost.pass_ms(np.arange(len(tokens), dtype=np.float64) + rows) + self.overhead_ms
+        spent = self.cost.pass_ms(np.arange(len(tokens), dtype=np.float64) + rows)
+        spent = self.slowdown(True, sessions) * spent + self.overhead_ms
         rate = tokens / spent
         best = int(np.argmax(rate))
-        plain = sessions / (self._slowdown * float(self.cost.pass_ms(rows)))
+        plain = sessions / (self.slowdown(False, sessions) * float(self.cost.pass_ms(rows)))
         return best, float(rate[best]) / plain
 
     def worth(self, sessions: int) -> bool:
@@ -153,24 +165,32 @@ class AdaptiveBudget:
     def pays(self, gain: Gain, sessions: int) -> bool:
         if gain.pause:
             gain.pause -= 1
-            if not gain.pause:
-                gain.rounds, gain.trial = 0, RETRY_ROUNDS
-            return not gain.pause
-        if gain.trial:
-            if gain.rounds == 0 and gain.next_pause == FIRST_PAUSE and not self.worth(sessions):
-                gain.wait()
+            if gain.pause:
                 return False
-            return True
-        round_ms = self._slowdown * gain.pass_ms + self.overhead_ms
-        if gain.committed / round_ms >= 1.0 / (self._slowdown * gain.plain_ms):
-            gain.next_pause = FIRST_PAUSE
-            return True
+            gain.rounds, gain.trial = 0, RETRY_ROUNDS
+        if gain.trial:
+            if gain.rounds or self.worth(sessions) or self._may_probe():
+                return True
+        else:
+            round_ms = self.slowdown(True, sessions) * gain.pass_ms + self.overhead_ms
+            if gain.committed / round_ms >= 1.0 / (self.slowdown(False, sessions) * gain.plain_ms):
+                gain.next_pause = FIRST_PAUSE
+                return True
         gain.wait()
         return False
 
+    def _may_probe(self) -> bool:
+        if self._passes < PROBE_PASSES:
+            return False
+        self._passes = 0
+        return True
+
     def observe(self, outcomes: Sequence[Outcome], rows: int, milliseconds: float) -> None:
         expected_ms = float(self.cost.pass_ms(rows))
-        self._slowdown += NEW * (milliseconds / expected_ms - self._slowdown)
+        self._passes += 1
+        key = (any(len(outcome.tree) for outcome in outcomes), len(outcomes).bit_length())
+        known = self.slowdown(key[0], len(outcomes))
+        self._slowdowns[key] = known + NEW * (milliseconds / expected_ms - known)
         plain_ms = float(self.cost.pass_ms(max(rows - sum(len(outcome.tree) for outcome in outcomes), 1)))
         for outcome in outcomes:
             tree, gain = outcome.tree, outcome.gain

@@ -8,6 +8,7 @@ import pytest
 from dartspec.services.common.types import Tree
 from dartspec.services.verifier.budget import (
     FIRST_PAUSE,
+    PROBE_PASSES,
     RETRY_ROUNDS,
     TRIAL_ROUNDS,
     AdaptiveBudget,
@@ -93,7 +94,23 @@ def test_drafting_stops_where_the_table_is_steep() -> None:
     assert not budget.worth(8)
     assert budget.pays(Gain(), 1)
     gain = Gain()
-    assert [budget.pays(gain, 8) for _ in range(FIRST_PAUSE + 1)] == [False] * FIRST_PAUSE + [True]
+    assert not any(budget.pays(gain, 8) for _ in range(100))
+    # One in many passes may try whether that still holds, and then all wait again.
+    for _ in range(PROBE_PASSES):
+        budget.observe([Outcome(Gain(), Tree.empty(), 0, 1)] * 8, 8, float(steep.pass_ms(8)))
+    assert sum(budget.pays(gain, 8) for _ in range(200)) == 1
+
+
+def test_what_passes_with_trees_cost_beyond_the_table_is_learned_by_the_number_of_sessions() -> None:
+    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    tree = tree_of([0.5])
+    for _ in range(200):
+        budget.observe([Outcome(Gain(), Tree.empty(), 0, 1)] * 8, 8, 1.0 * float(TABLE.pass_ms(8)))
+        budget.observe([Outcome(Gain(), tree, 0, 1)] * 8, 16, 3.0 * float(TABLE.pass_ms(16)))
+    assert budget.slowdown(False, 8) == pytest.approx(1.0)
+    assert budget.slowdown(True, 8) == pytest.approx(3.0, rel=1e-3)
+    assert budget.slowdown(True, 40) == pytest.approx(3.0, rel=1e-3)  # as with fewer
+    assert budget.slowdown(True, 1) == 1.0
 
 
 def test_hopeless_candidates_are_not_verified_unless_forced() -> None:
