@@ -119,7 +119,7 @@ class AdaptiveBudget:
         return self._accepted / self._expected
 
     def slowdown(self, trees: bool, sessions: int) -> float:
-        """Measured over expected time of a pass; where nothing was measured, as with fewer sessions or without trees."""
+        """Measured over expected time of a pass; where not measured, as with fewer sessions or without trees."""
         for bits in range(sessions.bit_length(), -1, -1):
             if (found := self._slowdowns.get((trees, bits))) is not None:
                 return found
