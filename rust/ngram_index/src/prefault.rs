@@ -62,29 +62,35 @@ impl Index {
 /// Read a mapped file completely, and enter its pages into the page table.
 pub(crate) fn populate(map: &Mmap, path: &Path, fill: &Fill) -> Result<()> {
     let read = |error| Error::io("read", path, error);
-    fill.begin(map.len());
-    // Maps are opened for random access, for which the system reads single pages.
-    map.advise(Advice::Sequential).map_err(read)?;
-    announce(map, 0).map_err(read)?;
-    for start in (0..map.len()).step_by(PIECE_BYTES) {
-        announce(map, start + PIECE_BYTES).map_err(read)?;
-        let length = PIECE_BYTES.min(map.len() - start);
-        read_piece(map, start, length).map_err(read)?;
-        fill.advance(length)?;
-    }
+    read_pieces(map, path, fill, |_, _| Ok(()))?;
     // Pages that are evicted later are read one by one again.
     map.advise(Advice::Random).map_err(read)
 }
 
 /// A private copy of a mapped file, on huge pages where the system gives them.
 pub(crate) fn copy(map: &Mmap, path: &Path, fill: &Fill) -> Result<Mmap> {
-    let read = |error| Error::io("read", path, error);
     let mut own = MmapMut::map_anon(map.len()).map_err(|error| Error::io("get memory for a copy of", path, error))?;
     #[cfg(target_os = "linux")]
     {
         // Refused where the kernel was built without huge pages; the copy is as good with small ones.
         let _ = own.advise(Advice::HugePage);
     }
+    read_pieces(map, path, fill, |start, length| {
+        own[start..start + length].copy_from_slice(&map[start..start + length]);
+        // SAFETY: the map is shared and of a file, so pages that are let go are read from the file again when used.
+        unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, length) }
+    })?;
+    own.make_read_only().map_err(|error| Error::io("protect the copy of", path, error))
+}
+
+/// Read a map in pieces, the next one announced while one is read; `done(start, length)` follows each.
+fn read_pieces(
+    map: &Mmap,
+    path: &Path,
+    fill: &Fill,
+    mut done: impl FnMut(usize, usize) -> io::Result<()>,
+) -> Result<()> {
+    let read = |error| Error::io("read", path, error);
     fill.begin(map.len());
     // Maps are opened for random access, for which the system reads single pages.
     map.advise(Advice::Sequential).map_err(read)?;
@@ -93,12 +99,10 @@ pub(crate) fn copy(map: &Mmap, path: &Path, fill: &Fill) -> Result<Mmap> {
         announce(map, start + PIECE_BYTES).map_err(read)?;
         let length = PIECE_BYTES.min(map.len() - start);
         read_piece(map, start, length).map_err(read)?;
-        own[start..start + length].copy_from_slice(&map[start..start + length]);
-        // SAFETY: the map is shared and of a file, so pages that are let go are read from the file again when used.
-        unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, length) }.map_err(read)?;
+        done(start, length).map_err(read)?;
         fill.advance(length)?;
     }
-    own.make_read_only().map_err(|error| Error::io("protect the copy of", path, error))
+    Ok(())
 }
 
 /// Have the system start reading the piece from `start` on.

@@ -8,6 +8,8 @@ use std::sync::LazyLock;
 
 use ngram_index::error::{Error, FileProblem};
 use ngram_index::reader::{Backing, Candidates, Index};
+use ngram_index::score::score;
+use ngram_index::search::{Mode, Params, Query, Rule, Searcher, Tree};
 use proptest::prelude::*;
 
 static FILES: LazyLock<Vec<Vec<u8>>> =
@@ -26,6 +28,8 @@ fn exercise(index: &Index) {
         vec![1, 2, 3, 4],
         vec![u32::MAX, 5],
     ] {
+        assert_eq!(score(index, &context, &tokens).len(), tokens.len());
+        search(index, &context);
         index.count(&context);
         if index.vocab_size() < 1000 {
             index.successors(&context);
@@ -43,6 +47,32 @@ fn exercise(index: &Index) {
             left -= 1;
             if left > 0 { Ok(()) } else { Err(Error::Interrupted) }
         });
+    }
+}
+
+/// Trees are whole whatever the counts say.
+fn search(index: &Index, context: &[u32]) {
+    let tokens: Vec<i32> = (0..4).flat_map(|offset| (0..6).map(move |i| (offset * 5 + i * 3) % 21)).collect();
+    let logprobs = vec![-2.0_f32; tokens.len()];
+    let query = Query {
+        context,
+        widths: &[6; 4],
+        tokens: &tokens,
+        logprobs: &logprobs,
+    };
+    for mode in [Mode::Survival, Mode::Reference] {
+        for rule in [Rule::Reference, Rule::StupidBackoff, Rule::WittenBell, Rule::Divided] {
+            let mut tree = Tree::default();
+            let params = Params {
+                mode,
+                rule: Some(rule),
+                ..Params::default()
+            };
+            Searcher::new().search(index, &query, &params, &mut tree).unwrap();
+            assert_eq!(tree.len(), 59);
+            assert!(tree.survival.iter().all(|value| *value > 0.0 && *value <= 1.0));
+            assert!(tree.parents.iter().enumerate().all(|(i, parent)| (0..=i as i32).contains(parent)));
+        }
     }
 }
 
