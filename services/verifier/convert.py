@@ -70,6 +70,16 @@ def load_to_proto(load: Load) -> common_pb2.LoadReport:
         committed_tokens=load.committed_tokens,
         rounds=load.rounds,
         accepted_tokens=load.accepted_tokens,
+        waiting_sessions=load.waiting_sessions,
+        running_sessions=load.running_sessions,
+        prompt_tokens_left=load.prompt_tokens_left,
+        committed_tokens_per_second=load.committed_tokens_per_second,
+        pass_ms=load.pass_ms,
+        draft_ms=load.draft_ms,
+        accepted_per_round=load.accepted_per_round,
+        verified_per_depth=load.verified_per_depth,
+        accepted_per_depth=load.accepted_per_depth,
+        draining=load.draining,
     )
 
 

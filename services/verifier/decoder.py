@@ -1,7 +1,8 @@
-"""One step of the engine: a target pass over the rows of many sessions, the walks, a draft. No clock, queue or wire."""
+"""One step of the engine: a target pass over the rows of many sessions, the walks, a draft. No queue or wire."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from dartspec.services.common.errors import DartspecError
-from dartspec.services.common.types import Proposals, Tree
+from dartspec.services.common.types import Int32, Proposals, Tree
 from dartspec.services.draft.propose import DraftInput, Proposer
 from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.sampling import choose_with_margin, log_probability
@@ -42,23 +43,32 @@ class Commit:
 
 
 class Decoder:
-    """Target and draft head at work on sessions."""
+    """Target and draft head at work on sessions.
+
+    pass_seconds: what the last step's pass took, up to the copy of its logits to the host. depths: of its rows, one
+    array for each of its works.
+    """
 
     def __init__(self, target: Target, proposer: Proposer | None, top_k: int) -> None:
         self.target = target
         self.proposer = proposer
         self.top_k = top_k
+        self.pass_seconds = 0.0
+        self.depths: list[Int32] = []
 
     def step(self, works: Sequence[Work]) -> list[Commit | DartspecError | None]:
         """One pass for all of ``works``. For each what it committed, None when more of its prompt is left, or why its
         session failed; the pass itself may raise, and then nothing is committed for anybody."""
         segments = [_segment(work) for work in works]
+        self.depths = [segment.depth for segment in segments]
+        begin = time.perf_counter()
         out = self.target.forward(segments)
         starts = np.cumsum([0, *(segment.rows for segment in segments)]).tolist()
         wanted = [_rows_with_logits(work, start) for work, start in zip(works, starts, strict=False)]
         rows = [row for part in wanted for row in part]
         hidden = out.hidden if len(rows) == len(out.hidden) else out.hidden[rows]
         logits = self.target.logits(hidden).cpu() if rows else hidden  # the step's one copy to the host
+        self.pass_seconds = time.perf_counter() - begin
         results: list[Commit | DartspecError | None] = []
         at = 0
         for work, start, part in zip(works, starts, wanted, strict=False):

@@ -1,88 +1,57 @@
-"""The engine thread: takes commands, admits sessions, makes a pass a step for all that can go on, answers with events.
+"""The engine thread: takes commands, makes a pass a step for all sessions that can go on, answers with events.
 
-Everything that touches a model or a session happens on this thread. Other threads only put commands into its inbox.
+Everything that touches a model or a session happens on this thread. Other threads only put things into its inbox.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
-from dartspec.services.common.errors import (
-    DartspecError,
-    DeadlineExceeded,
-    Evicted,
-    InternalError,
-    InvalidArgument,
-)
+from dartspec.services.common.errors import DartspecError, InternalError
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.budget import Budget
-from dartspec.services.verifier.decoder import Commit, Decoder
-from dartspec.services.verifier.messages import (
-    Close,
-    Command,
-    Event,
-    Failed,
-    Load,
-    Malformed,
-    Open,
-    Verify,
-)
+from dartspec.services.verifier.decoder import Decoder
+from dartspec.services.verifier.inbox import Call, Drop, Inbox, Order, Owner, Stop
+from dartspec.services.verifier.messages import Command, Event, Failed, Load
+from dartspec.services.verifier.open_sessions import Key, OpenSessions
 from dartspec.services.verifier.scheduler import choose
-from dartspec.services.verifier.session import Session
+from dartspec.services.verifier.stats import Stats
 from dartspec.services.verifier.stragglers import Stragglers
-from dartspec.services.verifier.tree import check_tree
 from dartspec.services.verifier.turn import Turn, choose_drafts, outcomes, plan, rows
 
 log = logging.getLogger(__name__)
 
-MAX_CREDIT = 4096
 _IDLE_CHECK_SECONDS = 0.5
 
 T = TypeVar("T")
 
 
-class Owner(Protocol):
-    """One Rounds stream. ``deliver`` is called on the engine thread and must not block."""
-
-    def deliver(self, events: list[Event], load: Load) -> None:
-        """Send the events of one step."""
-
-
-Key = tuple[Owner, int]
-
-
-@dataclass
-class _Call:
-    """A function to run on the engine thread between steps."""
-
-    function: Callable[[], Any]
-    future: Future[Any]
-
-
 class Engine:
-    """Owns the sessions of all streams. Start with ``start``, end with ``stop``."""
+    """Owns the sessions of all streams. Start with ``start``, end with ``stop``.
+
+    stats: for any thread. drained: done when the engine drains and nothing is open any more.
+    """
 
     def __init__(self, decoder: Decoder, admission: Admission, budget: Budget, idle_seconds: float) -> None:
         self.decoder = decoder
         self.admission = admission
         self.budget = budget
+        self.stats = Stats()
+        self.drained: Future[None] = Future()
         self._idle_seconds = idle_seconds
-        self._inbox: queue.SimpleQueue[tuple[Owner, Command | None] | _Call | None] = queue.SimpleQueue()
-        self._sessions: dict[Key, Session] = {}
-        self._highest: dict[Owner, int] = {}
-        # Sessions that can go on, in the order in which they became so.
-        self._ready: dict[Key, Session] = {}
+        self._inbox = Inbox()
         self._stragglers = Stragglers()
+        self._sessions = OpenSessions(admission, decoder, self._stragglers)
         # End of the last pass, while trees are on their way.
         self._passed: float | None = None
-        self._load = Load(kv_capacity=admission.kv_positions)
+        # Since when there has been work that the statistics do not know of.
+        self._busy_since = 0.0
+        self._load = self.stats.load(self._sessions, admission)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -94,22 +63,29 @@ class Engine:
 
     def stop(self) -> None:
         """Finish the step in progress and end the thread; sessions are dropped."""
-        self._inbox.put(None)
+        self._inbox.put(Stop())
         self._thread.join()
 
     def submit(self, owner: Owner, command: Command) -> None:
         """Hand a command over."""
-        self._inbox.put((owner, command))
+        self._inbox.put(Order(owner, command))
 
     def drop(self, owner: Owner) -> None:
         """Close every session of a stream that has ended."""
-        self._inbox.put((owner, None))
+        self._inbox.put(Drop(owner))
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Run ``function`` on the engine thread between two steps."""
-        future: Future[T] = Future()
-        self._inbox.put(_Call(function, future))
-        return future
+        return self._inbox.call(function)
+
+    def drain(self) -> Future[None]:
+        """Open no session any more, end those that are open. Done when that holds; `drained` when they have ended."""
+
+        def begin() -> None:
+            self._sessions.draining = True
+            self._refresh_load()
+
+        return self.call(begin)
 
     @property
     def load(self) -> Load:
@@ -121,7 +97,10 @@ class Engine:
     def _run(self) -> None:
         checked = time.monotonic()
         while True:
-            self._take_commands(0.0 if self._ready else _IDLE_CHECK_SECONDS)
+            idle = not self._sessions.ready
+            self._take_commands(_IDLE_CHECK_SECONDS if idle else 0.0)
+            if idle:
+                self._busy_since = time.monotonic()
             while not self._stopping and (pause := self._worth_waiting()) > 0:
                 if not self._take_commands(pause):
                     break
@@ -130,13 +109,16 @@ class Engine:
             now = time.monotonic()
             if now - checked > _IDLE_CHECK_SECONDS:
                 checked = now
-                self._expire(now)
-            if self._ready:
+                for key, error in self._sessions.expired(now, self._idle_seconds):
+                    self._fail(key, error)
+            if self._sessions.ready:
                 self._safe_step()
+            if self._sessions.draining and not self._sessions and not self.drained.done():
+                self.drained.set_result(None)
 
     def _safe_step(self) -> None:
         """A step; a fault of ours in it fails the sessions that it held, so that nobody waits for ever."""
-        held = {key: session.history.length for key, session in self._ready.items()}
+        held = {key: session.history.length for key, session in self._sessions.ready.items()}
         try:
             self._step()
         except Exception as error:
@@ -148,125 +130,124 @@ class Engine:
 
     def _worth_waiting(self) -> float:
         """Seconds that the next pass should wait for sessions whose candidates are being searched."""
-        ready = len(self._ready)
+        ready = len(self._sessions.ready)
         return self._stragglers.patience(ready, time.monotonic()) if ready else 0.0
 
     def _take_commands(self, wait: float) -> bool:
         """Apply everything in the inbox, waiting so many seconds for the first; whether there was any."""
         taken = False
-        while True:
-            try:
-                item = self._inbox.get(block=wait > 0, timeout=wait or None)
-            except queue.Empty:
-                return taken
+        while (item := self._inbox.get(wait)) is not None:
             taken, wait = True, 0.0
-            if item is None:
-                self._stopping = True
-                return True
-            if isinstance(item, _Call):
-                _run_call(item)
-                continue
-            owner, command = item
-            if command is None:
-                self._drop(owner)
-                continue
-            try:
-                self._apply(owner, command)
-            except DartspecError as error:
-                self._fail((owner, command.session), error)
-            except Exception as error:  # such as memory for a cache that the machine does not have
-                log.exception("a command for session %d failed", command.session)
-                self._fail((owner, command.session), InternalError(f"{type(error).__name__}: {error}"))
+            match item:
+                case Stop():
+                    self._stopping = True
+                    return True
+                case Call():
+                    self._refresh_load()
+                    item.run()
+                case Drop():
+                    self._sessions.drop(item.owner)
+                case Order():
+                    self._apply(item.owner, item.command)
+        if taken:
+            self._refresh_load()
+        return taken
 
     def _apply(self, owner: Owner, command: Command) -> None:
-        key = (owner, command.session)
-        if isinstance(command, Open):
-            if command.session <= self._highest.get(owner, 0):
-                raise InvalidArgument("session", f"id {command.session} was used before; ids rise on a stream")
-            self._highest[owner] = command.session
-            self._sessions[key] = self.admission.open(command, self.decoder)
-            self._wake(key)
-            return
-        if isinstance(command, Malformed):
-            self._highest[owner] = max(command.session, self._highest.get(owner, 0))
-            raise command.error
-        if isinstance(command, Close):
-            self._remove(key)
-            self._refresh_load()
-            return
-        session = self._sessions.get(key)
-        if session is None:
-            if command.session > self._highest.get(owner, 0):
-                raise InvalidArgument("session", f"id {command.session} was never opened on this stream")
-            return  # it ended while the command was on its way
-        if isinstance(command, Verify):
-            _check_n(command.n, session.n, session.credit == 0 and session.verify is None and not session.prefilling)
-            if command.tree is not None:
-                check_tree(command.tree, self.decoder.target.config.vocab_size)
-            elif session.proposals is None:
-                raise InvalidArgument("verify.chain", "the session's last round event carried no proposals")
-            session.verify = command
-        else:
-            _check_n(command.n, session.n + session.credit, session.verify is None and not session.prefilling)
-            if not 1 <= command.steps <= MAX_CREDIT - session.credit:
-                raise InvalidArgument("decode.steps", f"must be between 1 and {MAX_CREDIT}, got {command.steps}")
-            session.credit += command.steps
-        session.draft_after = command.draft_after
-        self._wake(key)
-
-    def _wake(self, key: Key) -> None:
-        session = self._sessions[key]
-        session.active_at = time.monotonic()
-        self._stragglers.arrived(key, session.active_at)
-        if key not in self._ready:
-            session.waiting_since = session.active_at
-            self._ready[key] = session
+        try:
+            self._sessions.apply(owner, command)
+        except DartspecError as error:
+            self._fail((owner, command.session), error)
+        except Exception as error:  # such as memory for a cache that the machine does not have
+            log.exception("a command for session %d failed", command.session)
+            self._fail((owner, command.session), InternalError(f"{type(error).__name__}: {error}"))
 
     def _step(self) -> None:
-        """One pass for the sessions whose turn it is, and what follows from it."""
+        """One pass for the sessions whose turn it is, a draft for those that want one, and the answers."""
         begin = time.monotonic()
-        for key, session in list(self._ready.items()):
-            if session.deadline is not None and begin >= session.deadline:
-                self._fail(key, DeadlineExceeded("the request's time is over"))
-        keys = {id(session): key for key, session in self._ready.items()}
-        decoding, reading = choose(list(self._ready.values()))
+        for key, error in self._sessions.late(begin):
+            self._fail(key, error)
+        keys = {id(session): key for key, session in self._sessions.ready.items()}
+        decoding, reading = choose(list(self._sessions.ready.values()))
         if not decoding and not reading:
             return
         turns = plan(decoding, reading, self.budget, begin)
         if self._passed is not None and any(len(turn.work.tree) for turn in turns):
             self.budget.observe_overhead(1e3 * (begin - self._passed))
+        pass_seconds = self._pass(turns, keys, begin)
+        if pass_seconds is None:
+            return
+        draft_seconds = self._draft(turns, keys)
+        self._passed = begin + pass_seconds if draft_seconds is not None else None
+        self._answer(turns, keys, pass_seconds, draft_seconds)
+        end = time.monotonic()
+        self.stats.ended(end - begin - self.decoder.pass_seconds - (draft_seconds or 0.0), end - self._busy_since)
+        self._busy_since = end
+
+    def _pass(self, turns: Sequence[Turn], keys: dict[int, Key], begin: float) -> float | None:
+        """The target's pass and what it commits; seconds since ``begin``, or None when it failed as a whole."""
         try:
             results = self.decoder.step([turn.work for turn in turns])
         except Exception as error:
             self._fail_turns(turns, keys, "pass", error)
-            return
-        passed = time.monotonic()
-        done: list[Turn] = []
+            return None
+        seconds = time.monotonic() - begin
         for turn, result in zip(turns, results, strict=True):
             key = keys[id(turn.session)]
             if isinstance(result, DartspecError):
                 self._fail(key, result, turn.before)
                 continue
             turn.commit = result
-            done.append(turn)
-            self._rest(key, turn.session)
-        self._stragglers.passed(passed - begin)
-        if decoded := outcomes(done):
-            self.budget.observe(decoded, rows(turns), 1e3 * (passed - begin))
-        going_on = sum(turn.commit is not None for turn in done)
-        drafting = choose_drafts(done, self.decoder, self.budget, going_on)
-        if drafting:
-            try:
-                self.decoder.draft([turn.session for turn in drafting])
-            except Exception as error:
-                self._fail_turns(drafting, keys, "draft", error)
-                done = [turn for turn in done if turn not in drafting]
-                drafting = []
+            self._sessions.rest(key)
+        self._stragglers.passed(seconds)
+        if decoded := outcomes(turns):
+            self.budget.observe(decoded, rows(turns), 1e3 * seconds)
+        return seconds
+
+    def _draft(self, turns: Sequence[Turn], keys: dict[int, Key]) -> float | None:
+        """The head's pass for the sessions that want candidates; its seconds, None when there was none."""
+        going_on = sum(turn.commit is not None for turn in turns)
+        drafting = choose_drafts(turns, self.decoder, self.budget, going_on)
+        if not drafting:
+            return None
+        begin = time.monotonic()
+        try:
+            self.decoder.draft([turn.session for turn in drafting])
+        except Exception as error:
+            self._fail_turns(drafting, keys, "draft", error)
+            for turn in drafting:
+                turn.commit = None  # not delivered, so it does not count
+            return None
         for turn in drafting:
             turn.drafted = True
-        drafted = time.monotonic()
-        self._passed = passed if drafting else None
-        self._answer(done, keys, 1e3 * (passed - begin), 1e3 * (drafted - passed))
+        return time.monotonic() - begin
+
+    def _answer(
+        self, turns: Sequence[Turn], keys: dict[int, Key], pass_seconds: float, draft_seconds: float | None
+    ) -> None:
+        """One message to every stream that has a session in the pass. draft_seconds: None without a draft."""
+        events: dict[Owner, list[Event]] = {}
+        first_tokens = []
+        now = time.monotonic()
+        for turn in turns:
+            if turn.commit is None:
+                continue
+            key = keys[id(turn.session)]
+            if turn.work.rows:
+                first_tokens.append(self._sessions.answered(key, now))
+            event = turn.event(key[1], 1e3 * pass_seconds, 1e3 * (draft_seconds or 0.0))
+            events.setdefault(key[0], []).append(event)
+            if event.finish is not None:
+                self._sessions.remove(key)
+            elif turn.drafted:
+                self._stragglers.left(key, now)
+        busy = now - self._busy_since
+        decoder = self.decoder
+        self.stats.stepped(turns, decoder.depths, decoder.pass_seconds, draft_seconds, first_tokens, busy)
+        self._busy_since = now
+        self._refresh_load()
+        for owner, batch in events.items():
+            owner.deliver(batch, self._load)
 
     def _fail_turns(self, turns: Sequence[Turn], keys: dict[int, Key], what: str, error: Exception) -> None:
         log.error("a %s for %d sessions failed", what, len(turns), exc_info=error)
@@ -274,92 +255,15 @@ class Engine:
         for turn in turns:
             self._fail(keys[id(turn.session)], cause, turn.before)
 
-    def _rest(self, key: Key, session: Session) -> None:
-        """After a pass: back into the queue, at its end, if the session can go on."""
-        del self._ready[key]
-        session.active_at = time.monotonic()
-        if session.runnable:
-            session.waiting_since = session.active_at
-            self._ready[key] = session
-
-    def _answer(self, turns: Sequence[Turn], keys: dict[int, Key], verify_ms: float, draft_ms: float) -> None:
-        """One message to every stream that has a session in the pass."""
-        events: dict[Owner, list[Event]] = {}
-        now = time.monotonic()
-        for turn in turns:
-            if turn.commit is None:
-                continue
-            key = keys[id(turn.session)]
-            self._count(turn.commit, len(turn.work.tree))
-            event = turn.event(key[1], verify_ms, draft_ms)
-            events.setdefault(key[0], []).append(event)
-            if event.finish is not None:
-                self._remove(key)
-            elif turn.drafted:
-                self._stragglers.left(key, now)
-        for owner, batch in events.items():
-            self._deliver(owner, batch)
-
-    def _count(self, commit: Commit, nodes: int) -> None:
-        load = self._load
-        self._load = replace(
-            load,
-            committed_tokens=load.committed_tokens + len(commit.walk.tokens),
-            rounds=load.rounds + (nodes > 0),
-            accepted_tokens=load.accepted_tokens + commit.walk.accepted,
-        )
-
-    def _expire(self, now: float) -> None:
-        for key, session in list(self._sessions.items()):
-            if session.deadline is not None and now >= session.deadline:
-                self._fail(key, DeadlineExceeded("the request's time is over"))
-            elif not session.runnable and now - session.active_at > self._idle_seconds:
-                self._fail(key, Evicted(f"the session was idle for {self._idle_seconds:g} s; open it again to go on"))
-
-    def _fail(self, key: tuple[Owner, int], error: DartspecError, committed: int | None = None) -> None:
-        session = self._sessions.get(key)
+    def _fail(self, key: Key, error: DartspecError, committed: int | None = None) -> None:
+        """End a session with an error; ``committed``: tokens of its answer that were delivered, if not all."""
         if committed is None:
-            committed = session.history.length if session is not None else 0
-        self._remove(key)
-        self._deliver(key[0], [Failed(key[1], error, committed)])
-
-    def _remove(self, key: tuple[Owner, int]) -> None:
-        session = self._sessions.pop(key, None)
-        if session is not None:
-            self.admission.release(session)
-        self._ready.pop(key, None)
-        self._stragglers.gone(key)
-
-    def _drop(self, owner: Owner) -> None:
-        for key in [key for key in self._sessions if key[0] is owner]:
-            self._remove(key)
-        self._highest.pop(owner, None)
+            committed = self._sessions.generated(key)
+        self._sessions.remove(key)
+        self.stats.failed(error)
         self._refresh_load()
-
-    def _deliver(self, owner: Owner, events: list[Event]) -> None:
-        self._refresh_load()
-        owner.deliver(events, self._load)
+        owner, number = key
+        owner.deliver([Failed(number, error, committed)], self._load)
 
     def _refresh_load(self) -> None:
-        self._load = replace(
-            self._load,
-            sessions=len(self._sessions),
-            queued=len(self._ready),
-            kv_used=self.admission.kv_used,
-        )
-
-
-def _check_n(stated: int, actual: int, idle: bool) -> None:
-    if not idle:
-        raise InvalidArgument("n", "a command for this session is outstanding already")
-    if stated != actual:
-        raise InvalidArgument("n", f"the session is at {actual}, the command says {stated}")
-
-
-def _run_call(call: _Call) -> None:
-    if not call.future.set_running_or_notify_cancel():
-        return
-    try:
-        call.future.set_result(call.function())
-    except Exception as error:
-        call.future.set_exception(error)
+        self._load = self.stats.load(self._sessions, self.admission)

@@ -115,7 +115,7 @@ Event = Round | Failed
 
 @dataclass(frozen=True)
 class Load:
-    """Load of the replica; counters since its start."""
+    """Load of the replica: what is open now, counters since its start, running means; see common.proto."""
 
     sessions: int = 0
     queued: int = 0
@@ -124,3 +124,13 @@ class Load:
     committed_tokens: int = 0
     rounds: int = 0
     accepted_tokens: int = 0
+    waiting_sessions: int = 0
+    running_sessions: int = 0
+    prompt_tokens_left: int = 0
+    committed_tokens_per_second: float = 0.0
+    pass_ms: float = 0.0
+    draft_ms: float = 0.0
+    accepted_per_round: float = 0.0
+    verified_per_depth: tuple[int, ...] = ()
+    accepted_per_depth: tuple[int, ...] = ()
+    draining: bool = False

@@ -138,6 +138,17 @@ def gauges(engine: Engine) -> tuple[int, int, int, int, int]:
 IDLE = (0, 0, 0, 0, 0)
 
 
+def kept(engine: Engine) -> tuple[int, ...]:
+    """Sizes of everything that the engine remembers by session or stream; on its thread."""
+    sessions = engine._sessions
+    return tuple(
+        map(len, (sessions, sessions.ready, sessions._highest, sessions._unanswered, engine._stragglers._left))
+    )
+
+
+NOTHING_KEPT = (0, 0, 0, 0, 0)
+
+
 def chain(tokens: Sequence[int]) -> Tree:
     """A chain of equally likely nodes."""
     return Tree.chain(np.array(tokens, np.int32), np.full(len(tokens), 0.5, np.float32))

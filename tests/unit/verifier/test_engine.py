@@ -18,12 +18,24 @@ from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.budget import AdaptiveBudget
 from dartspec.services.verifier.cost import CostTable
 from dartspec.services.verifier.decoder import PREFILL_ROWS, Decoder, Work, best_chain
-from dartspec.services.verifier.engine import MAX_CREDIT
 from dartspec.services.verifier.kv_cache import rounded_capacity
 from dartspec.services.verifier.messages import Finish, Malformed, NoDraft, Round
+from dartspec.services.verifier.open_sessions import MAX_CREDIT
 from dartspec.services.verifier.session import Session
 
-from .driver import GREEDY, IDLE, PATIENCE_SECONDS, FakeOwner, chain, gauges, held, running, settle
+from .driver import (
+    GREEDY,
+    IDLE,
+    NOTHING_KEPT,
+    PATIENCE_SECONDS,
+    FakeOwner,
+    chain,
+    gauges,
+    held,
+    kept,
+    running,
+    settle,
+)
 from .tiny import CONTEXT, EOS, MAX_NODES, VOCAB, plain, random_tree, tiny_decoder
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]
@@ -703,8 +715,8 @@ def test_hundreds_of_sessions_ended_at_random_leave_nothing(decoder: Decoder) ->
         for owner in owners:
             engine.drop(owner)
         assert gauges(engine) == IDLE
-        held_by_engine = engine.call(lambda: (len(engine._sessions), len(engine._ready), len(engine._highest)))
-        assert held_by_engine.result(PATIENCE_SECONDS) == (0, 0, 0)
+        held_by_engine = engine.call(lambda: kept(engine))
+        assert held_by_engine.result(PATIENCE_SECONDS) == NOTHING_KEPT
         assert decoder.target.pool.taken == taken
 
 
