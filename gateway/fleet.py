@@ -108,12 +108,12 @@ class Fleet:
                 link = VerifierLink(address, self._models, stall_seconds=self._stall_seconds)
                 self._links[address] = link
                 self._tasks[address] = asyncio.create_task(link.run())
-            self._links[address].draining = record.draining
+            self._links[address].retiring = record.draining
             if record.load is not None:
                 self._links[address].announced(record.load)
         for address in set(self._links) - set(records):
             link = self._links[address]
-            link.draining = True  # finishes what it has
+            link.retiring = True  # finishes what it has
             if not link.up or not link.sessions:
                 self._tasks.pop(address).cancel()
                 del self._links[address]

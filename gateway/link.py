@@ -29,15 +29,16 @@ LAST_RETRY_SECONDS = 2.0
 class VerifierLink:
     """Connects, and connects again whenever the stream is lost; the sessions of a lost stream fail with Unavailable.
 
-    model: as last described, also while the verifier is down. up: sessions can be opened. tried: set once the first
-    attempt to connect has ended. ``stall_seconds``: a verifier that owes rounds and is silent for longer is lost.
+    model: as last described, also while the verifier is down. up: sessions can be opened. retiring: the registry says
+    that it drains, or no longer names it. tried: set once the first attempt to connect has ended. ``stall_seconds``: a
+    verifier that owes rounds and is silent for longer is lost.
     """
 
     def __init__(self, address: str, models: ModelSource, *, stall_seconds: float) -> None:
         self.address = address
         self.model: Model | None = None
         self.up = False
-        self.draining = False
+        self.retiring = False
         self.tried = asyncio.Event()
         self._models = models
         self._stall_seconds = stall_seconds
@@ -54,6 +55,11 @@ class VerifierLink:
     def sessions(self) -> int:
         """Sessions that are open on the stream."""
         return len(self._sessions)
+
+    @property
+    def draining(self) -> bool:
+        """Its sessions go on to their end, no new one is wanted: as the registry or the verifier itself says."""
+        return self.retiring or self._report.draining
 
     def load(self) -> Load:
         """For the router."""

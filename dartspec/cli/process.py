@@ -16,7 +16,9 @@ from typing import Any
 from dartspec.cli.exit_codes import WRONG_USE
 from dartspec.services.common.errors import DartspecError, FailedPrecondition, InternalError
 
-STOP_SECONDS = 10.0  # a service drains for 5 seconds at most (common.server.DRAIN_SECONDS)
+# A service lets calls end for 5 seconds at most (common.server.DRAIN_SECONDS); a verifier drains for longer, but the
+# gateway of its stack is gone by then, and every session with it.
+STOP_SECONDS = 10.0
 KEPT_LINES = 40
 CHUNK_BYTES = 1 << 16
 LAST_OUTPUT_SECONDS = 1.0

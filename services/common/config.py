@@ -57,6 +57,13 @@ def addresses(values: Sequence[str]) -> str | None:
     return next((problem for value in values if (problem := address_problem(value))), None)
 
 
+def tcp_address(value: str) -> str | None:
+    """A check that the value is "host:port" or empty."""
+    if value.startswith("unix:"):
+        return f'must be "host:port", got {value!r}'
+    return address_problem(value) if value else None
+
+
 def flag_name(field_name: str) -> str:
     """``max_nodes`` -> ``--max-nodes``."""
     return "--" + field_name.replace("_", "-")

@@ -128,6 +128,10 @@ class Server:
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
+    async def not_ready(self) -> None:
+        """Report NOT_SERVING from now on; calls are answered as before."""
+        await self._health.enter_graceful_shutdown()
+
     async def stop(self, grace: float = DRAIN_SECONDS) -> None:
         """Report NOT_SERVING, take nothing new, let calls in flight finish for ``grace`` seconds."""
         await self._health.enter_graceful_shutdown()

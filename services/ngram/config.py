@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dartspec.services.common.config import address_problem, addresses, between, setting
+from dartspec.services.common.config import addresses, between, setting, tcp_address
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.ngram.inputs import FORMATS, Reading
 from dartspec.services.ngram.pruning import Pruning, parse_counts
@@ -20,14 +20,6 @@ def _fingerprint(value: str) -> str | None:
     if not value or _FINGERPRINT.fullmatch(value):
         return None
     return f"must be 8 to 64 lower-case hexadecimal digits, got {value!r}"
-
-
-def _tcp_address(value: str) -> str | None:
-    if not value:
-        return None
-    if value.startswith("unix:"):
-        return f'must be "host:port", got {value!r}'
-    return address_problem(value)
 
 
 def _numa(value: str) -> str | None:
@@ -92,7 +84,7 @@ class ServeSettings:
     )
     max_streams: int = setting(256, "Most SearchStream calls at a time.", check=between(1, 2**20))
     metrics_listen: str = setting(
-        "", 'Address for Prometheus metrics over HTTP, "host:port" (0: a free port); default: none.', check=_tcp_address
+        "", 'Address for Prometheus metrics over HTTP, "host:port" (0: a free port); default: none.', check=tcp_address
     )
     announce: tuple[str, ...] = setting((), "Gateway to announce this service to; repeatable.", check=addresses)
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")

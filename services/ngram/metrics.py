@@ -1,19 +1,16 @@
-"""Prometheus metrics of an ngram service, as text over HTTP."""
+"""What Prometheus is told of an ngram service."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from itertools import accumulate
-from types import TracebackType
 
 import grpc
 import ngram_index
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.ngram.reload import Reloader
 
 _CODES = {int(code.value[0]): code.name for code in grpc.StatusCode}
@@ -97,32 +94,3 @@ class ServiceCollector(Collector):
 def _cumulated(bounds: list[float], buckets: list[int]) -> list[tuple[str, float]]:
     names = [*(f"{bound:g}" for bound in bounds), "+Inf"]
     return list(zip(names, accumulate(buckets), strict=True))
-
-
-class MetricsEndpoint:
-    """An HTTP server in a thread of its own, for as long as a block of code runs."""
-
-    def __init__(self, server: ngram_index.Server, reloader: Reloader, listen: str) -> None:
-        """Listen on "host:port" (0: a free port). Raises FailedPrecondition when that cannot be done."""
-        registry = CollectorRegistry()
-        host, _, port = listen.rpartition(":")
-        try:
-            self._http, self._thread = start_http_server(int(port), host.strip("[]"), registry)
-        except OSError as error:
-            raise FailedPrecondition(
-                f"--metrics-listen: cannot listen on {listen}: {error.strerror or error}; choose another port (0 picks "
-                "a free one) or stop what uses it",
-                field="--metrics-listen",
-            ) from error
-        registry.register(ServiceCollector(server, reloader))
-        self.address = f"{host}:{self._http.server_port}"
-
-    def __enter__(self) -> MetricsEndpoint:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()

@@ -96,9 +96,11 @@ def _metrics(server: ngram_index.Server, reloader: Reloader, listen: str) -> Ite
     if not listen:
         yield
         return
-    from dartspec.services.ngram.metrics import MetricsEndpoint
+    from dartspec.services.common.metrics import MetricsEndpoint
+    from dartspec.services.ngram.metrics import ServiceCollector
 
-    with MetricsEndpoint(server, reloader, listen) as endpoint:
+    with MetricsEndpoint(listen) as endpoint:
+        endpoint.show(ServiceCollector(server, reloader))
         log.info("metrics on http://%s/metrics", endpoint.address)
         yield
 

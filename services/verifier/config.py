@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dartspec.services.common.config import addresses, between, setting
+from dartspec.services.common.config import addresses, between, setting, tcp_address
 
 ADAPTIVE = "adaptive"
 ADAPTIVE_LIMIT = 59
@@ -78,4 +78,13 @@ class VerifierSettings:
         choices=("auto", "on", "off"),
     )
     idle_seconds: float = setting(300.0, "A session without work for this long is evicted.", check=between(0.1, 1e6))
+    drain_seconds: float = setting(
+        25.0,
+        "After SIGTERM or SIGINT, open answers may go on to their end for so long while new ones are refused; 0: stop "
+        "at once, as a second signal does. Gateways resume elsewhere what is left.",
+        check=between(0, 1e6),
+    )
+    metrics_listen: str = setting(
+        "", 'Address for Prometheus metrics over HTTP, "host:port" (0: a free port); default: none.', check=tcp_address
+    )
     log_level: str = setting("info", "Log level.", choices=("debug", "info", "warning", "error"))

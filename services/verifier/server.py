@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import grpc
 
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument, Unavailable
+from dartspec.services.verifier.admission import RETRY_AFTER_MS
 from dartspec.services.verifier.convert import command_from_proto, event_to_proto, load_to_proto
 from dartspec.services.verifier.engine import Engine
 from dartspec.services.verifier.messages import Event, Load, Malformed
@@ -28,11 +29,18 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         self._replica = replica
         self._engine = engine
         self._streams: set[_Stream] = set()
-        self._stopping = False
+        self._draining = self._stopping = False
+
+    async def drain(self) -> None:
+        """Refuse new streams and sessions, and tell every gateway."""
+        self._draining = True
+        await asyncio.wrap_future(self._engine.drain())
+        for stream in self._streams:
+            stream.deliver([], self._engine.load)
 
     def stop(self) -> None:
         """End every Rounds stream and refuse new ones; gateways resume their answers elsewhere."""
-        self._stopping = True
+        self._draining = self._stopping = True
         for stream in self._streams:
             stream.end()
 
@@ -43,8 +51,8 @@ class VerifierServicer(verifier_pb2_grpc.VerifierServiceServicer):
         if first is None or not first.HasField("hello"):
             raise InvalidArgument("hello", "the first message of a Rounds stream must carry it")
         check_hello(first.hello, self._replica.hello)
-        if self._stopping:
-            raise Unavailable("this verifier is stopping")
+        if self._draining:
+            raise Unavailable("this verifier is draining; ask another one", retry_after_ms=RETRY_AFTER_MS)
         stream = _Stream(asyncio.get_running_loop())
         self._streams.add(stream)
         reader = asyncio.create_task(self._read(first, request_iterator, stream))

@@ -15,7 +15,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dartspec.services.common.errors import FailedPrecondition
-from dartspec.services.ngram.metrics import MetricsEndpoint
+from dartspec.services.common.metrics import MetricsEndpoint
+from dartspec.services.ngram.metrics import ServiceCollector
 from dartspec.services.ngram.reload import FileIdentity, Reloader, Served
 from dartspec.v1 import ngram_pb2, ngram_pb2_grpc
 
@@ -57,7 +58,8 @@ def test_everything_that_was_done_is_counted(
     served = Served(index.path, FINGERPRINT, FileIdentity.of(index.path))
     reloader = Reloader(server, [served], "mmap")
     matched: Counter[int] = Counter()
-    with MetricsEndpoint(server, reloader, "127.0.0.1:0") as endpoint:
+    with MetricsEndpoint("127.0.0.1:0") as endpoint:
+        endpoint.show(ServiceCollector(server, reloader))
         answers = [stub.Search(request(count)) for count in (1, 1, 40)]
         answers += list(stub.SearchStream(iter([request(3)] * 5)))
         for answer in answers:
@@ -103,7 +105,8 @@ def test_buckets_never_fall(server: ngram_index.Server, stub: ngram_pb2_grpc.Ngr
     stub.Search(request(500))
     bounds = server.metrics()["bounds"]
     assert bounds == sorted(bounds)
-    with MetricsEndpoint(server, Reloader(server, [], "mmap"), "127.0.0.1:0") as endpoint:
+    with MetricsEndpoint("127.0.0.1:0") as endpoint:
+        endpoint.show(ServiceCollector(server, Reloader(server, [], "mmap")))
         values = scrape(endpoint.address)
     buckets = [
         (dict(labels)["le"], count) for (name, labels), count in values.items() if "search_seconds_bucket" in name
@@ -123,15 +126,16 @@ async def test_swaps_are_counted(server: ngram_index.Server, index: ngram_index.
     new.rename(path)
     for _ in range(2):
         await reloader.reload()
-    with MetricsEndpoint(server, reloader, "127.0.0.1:0") as endpoint:
+    with MetricsEndpoint("127.0.0.1:0") as endpoint:
+        endpoint.show(ServiceCollector(server, reloader))
         assert scrape(endpoint.address)["dartspec_ngram_swaps_total", ()] == 1
 
 
-def test_an_address_in_use_is_named(server: ngram_index.Server) -> None:
+def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(FailedPrecondition, match=f"--metrics-listen: cannot listen on {address}"):
-            MetricsEndpoint(server, Reloader(server, [], "mmap"), address)
+            MetricsEndpoint(address)
 
 
 def test_the_command_serves_metrics(index: ngram_index.Index, tmp_path: Path) -> None:
