@@ -12,7 +12,6 @@ from dartspec.gateway.session import Session
 from dartspec.gateway.types import Mode, NoDraftReason, Opening, Round
 
 PLAIN_CREDIT = 32  # steps that a plain session may be ahead of its client; refilled at half
-AUTO_STEPS = 4  # plain steps before the verifier is asked again whether drafting pays
 
 # No proposals will come in the rest of the session either.
 FOR_GOOD = {NoDraftReason.NO_HEAD, NoDraftReason.PLAIN_ONLY, NoDraftReason.NEAR_LIMIT}
@@ -50,7 +49,10 @@ async def rounds(
         if opening.mode is Mode.AUTO and round.no_draft_reason in WHY_PLAIN:
             ledger.mode_reason = WHY_PLAIN[round.no_draft_reason]
         drafting = drafting and round.no_draft_reason not in FOR_GOOD
-        if drafting and not session.ahead:
-            session.decode(1 if opening.mode is Mode.DART else AUTO_STEPS, draft_after=True)
-        elif not drafting and session.ahead <= PLAIN_CREDIT // 2:
-            session.decode(PLAIN_CREDIT - session.ahead, draft_after=False)
+        if session.offered:
+            continue  # the round with the proposals has come and is next
+        if drafting and opening.mode is Mode.DART:
+            if not session.ahead:
+                session.decode(1, draft_after=True)
+        elif session.ahead <= PLAIN_CREDIT // 2:
+            session.decode(PLAIN_CREDIT - session.ahead, draft_after=drafting, may_offer=drafting)

@@ -16,7 +16,8 @@ from dartspec.v1 import common_pb2, verifier_pb2
 class Session:
     """Made by `VerifierLink.open`. Once closed or failed, commands are dropped and `next_round` raises.
 
-    n: position of the pending token. credit: rounds that were asked for and have not come.
+    n: position of the pending token. credit: rounds that were asked for and have not come. offered: the last round that
+    came, though perhaps not given out yet, carries proposals.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Session:
         self._error: DartspecError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
+        self.offered = False
         self._ask(1, RoundKind.OPEN, open=_open_command(opening))
 
     def verify(self, tree: common_pb2.Tree | None, *, draft_after: bool) -> None:
@@ -46,9 +48,11 @@ class Session:
             command.chain.SetInParent()
         self._ask(1, RoundKind.VERIFY, verify=command)
 
-    def decode(self, steps: int, *, draft_after: bool) -> None:
-        """Ask for so many more plain steps, one round each."""
-        command = verifier_pb2.DecodeCommand(n=self.n + self.credit, steps=steps, draft_after=draft_after)
+    def decode(self, steps: int, *, draft_after: bool, may_offer: bool = False) -> None:
+        """Ask for so many more plain steps, one round each; ``may_offer``: unless proposals come before."""
+        command = verifier_pb2.DecodeCommand(
+            n=self.n + self.credit, steps=steps, draft_after=draft_after, may_offer=may_offer
+        )
         self._ask(steps, RoundKind.DECODE, decode=command)
 
     @property
@@ -89,7 +93,8 @@ class Session:
             self._finish(InternalError(f"the verifier broke the protocol: {problem}"), tell_verifier=True)
             return
         self.n = round.n
-        self.credit -= 1
+        self.offered = round.proposals is not None
+        self.credit = 0 if self.offered else self.credit - 1
         self._rounds.append(round)
         if round.finish_reason:
             self._finish(InternalError("the answer is finished"), tell_verifier=False)
@@ -111,6 +116,7 @@ class Session:
     def _ask(self, rounds: int, kind: RoundKind, **command: object) -> None:
         if self._ended:
             return
+        self.offered = False
         self.credit += rounds
         self.asked_at = asyncio.get_running_loop().time()
         self._kind = kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import grpc
@@ -71,6 +71,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.reject: DartspecError | None = None  # every open fails with this
         self.fail_at: dict[int, DartspecError] = {}  # by index of the answer's next token, once each
         self.no_draft_reason = verifier_pb2.NO_DRAFT_REASON_UNSPECIFIED
+        self.pays: Callable[[int], bool] | None = None  # whether drafting pays after so many generated tokens
         self.step_seconds = 0.0
         # What happened.
         self.sessions: dict[int, FakeSession] = {}
@@ -82,6 +83,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.trees: list[common_pb2.Tree] = []
         self.events = 0
         self.drafts = 0
+        self.stale = 0  # decode commands that were on their way when their credit lapsed
         self.tokens_made = 0
         self.streams = 0
 
@@ -188,7 +190,11 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             session = sessions[command.session]
             if kind == "close":
                 self._drop(sessions, command.session)
+            elif kind == "decode" and command.decode.n == session.lapsed:
+                session.lapsed += command.decode.steps
+                self.stale += 1
             else:
+                session.lapsed = None
                 session.work.append(command)
 
     def _drop(self, sessions: dict[int, FakeSession], session_id: int) -> None:
@@ -267,9 +273,9 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         command.steps -= 1
         command.n += 1
         if command.steps:
-            return False
+            return command.may_offer
         session.work.pop(0)
-        return command.draft_after
+        return command.draft_after if not session.work else command.may_offer
 
     def _cut(self, session: FakeSession, committed: list[int]) -> int:
         ends = set(session.sampling.stop_token_ids) | (set() if session.sampling.ignore_eos else set(self.eos))
@@ -294,8 +300,14 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
             event.no_draft_reason = verifier_pb2.NO_DRAFT_REASON_NEAR_LIMIT
         elif self.no_draft_reason and not session.always_draft:
             event.no_draft_reason = self.no_draft_reason
+        elif self.pays is not None and not self.pays(session.generated):
+            event.no_draft_reason = verifier_pb2.NO_DRAFT_REASON_DOES_NOT_PAY
         else:
             self.drafts += 1
+            if session.work:
+                last = session.work[-1].decode
+                session.lapsed = last.n + last.steps
+                session.work.clear()
             session.proposals = self._propose(session)
             event.proposals.CopyFrom(proposals_to_proto(session.proposals))
 

@@ -83,6 +83,7 @@ class FakeSession:
     draft_after: bool
     work: list[verifier_pb2.Command] = field(default_factory=list)
     opened: bool = False
+    lapsed: int | None = None  # where credit would have ended that lapsed
     proposals: Proposals | None = None
 
     @property

@@ -37,7 +37,8 @@ def command_from_proto(message: verifier_pb2.Command) -> Command:
             draft_after=message.verify.draft_after,
         )
     if kind == "decode":
-        return Decode(message.session, message.decode.n, message.decode.steps, message.decode.draft_after)
+        order = message.decode
+        return Decode(message.session, order.n, order.steps, order.draft_after, order.may_offer)
     if kind == "close":
         return Close(message.session)
     raise InvalidArgument("command.kind", "must be one of open, verify, decode, close")

@@ -220,6 +220,7 @@ class Engine:
             return None
         for turn in drafting:
             turn.drafted = True
+            self._sessions.offered(keys[id(turn.session)], turn.session)
         return time.monotonic() - begin
 
     def _answer(

@@ -55,12 +55,16 @@ class Verify:
 
 @dataclass(frozen=True)
 class Decode:
-    """Credit for ``steps`` plain passes, to be used when the session has reached ``n``."""
+    """Credit for ``steps`` plain passes, to be used when the session has reached ``n``.
+
+    may_offer: proposals may come before the last of them, and what is left lapses.
+    """
 
     session: int
     n: int
     steps: int
     draft_after: bool
+    may_offer: bool = False
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ class OpenSessions:
                 session = self._sessions.get(key)
                 if session is not None:
                     self._order(session, command)
-                    self._wake(key, session)
+                    if session.runnable:
+                        self._wake(key, session)
                 elif command.session > self._highest.get(owner, 0):
                     raise InvalidArgument("session", f"id {command.session} was never opened on this stream")
                 # Else it ended while the command was on its way.
@@ -74,6 +75,11 @@ class OpenSessions:
         if session.runnable:
             session.waiting_since = session.active_at
             self.ready[key] = session
+
+    def offered(self, key: Key, session: Session) -> None:
+        """Proposals go out, so the session waits for what comes back."""
+        session.offer()
+        self.ready.pop(key, None)
 
     def answered(self, key: Key, now: float) -> float:
         """The session's first token is there; returns the seconds since it was opened."""
@@ -121,6 +127,9 @@ class OpenSessions:
         self._unanswered[key] = session.active_at
 
     def _order(self, session: Session, command: Verify | Decode) -> None:
+        if isinstance(command, Decode) and command.n == session.lapsed:
+            session.lapsed += command.steps  # it was sent before the proposals arrived
+            return
         if isinstance(command, Verify):
             _check_n(command.n, session.n, session.credit == 0 and session.verify is None and not session.prefilling)
             if command.tree is not None:
@@ -133,7 +142,9 @@ class OpenSessions:
             if not 1 <= command.steps <= MAX_CREDIT - session.credit:
                 raise InvalidArgument("decode.steps", f"must be between 1 and {MAX_CREDIT}, got {command.steps}")
             session.credit += command.steps
+        session.lapsed = None
         session.draft_after = command.draft_after
+        session.may_offer = isinstance(command, Decode) and command.may_offer
 
     def _wake(self, key: Key, session: Session) -> None:
         session.active_at = time.monotonic()

@@ -34,6 +34,9 @@ class Session:
     verify: Verify | None = None
     credit: int = 0
     draft_after: bool = False
+    may_offer: bool = False
+    # Where credit would have ended that lapsed; more of it may be on its way.
+    lapsed: int | None = None
     deadline: float | None = None  # time.monotonic()
     gain: Gain = field(default_factory=Gain)
     waiting_since: float = 0.0
@@ -58,6 +61,16 @@ class Session:
     def runnable(self) -> bool:
         """A pass can be made now."""
         return self.prefilling or self.verify is not None or self.credit > 0
+
+    @property
+    def wants_draft(self) -> bool:
+        """Proposals may go out with the next event."""
+        return self.may_offer or (self.draft_after and self.credit == 0)
+
+    def offer(self) -> None:
+        """Proposals go out; credit that is left lapses."""
+        if self.credit:
+            self.lapsed, self.credit = self.n + self.credit, 0
 
     @property
     def room(self) -> int:

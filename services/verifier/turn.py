@@ -107,7 +107,7 @@ def choose_drafts(turns: Sequence[Turn], decoder: Decoder, budget: Budget, decod
     """
     chosen = []
     for turn in turns:
-        if turn.commit is not None and turn.session.credit == 0 and turn.session.draft_after:
+        if turn.commit is not None and turn.session.wants_draft:
             turn.no_draft = _no_draft(turn.session, turn.commit, decoder, budget, decoding)
             if turn.no_draft is None:
                 chosen.append(turn)

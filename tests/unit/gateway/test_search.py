@@ -156,7 +156,7 @@ async def test_auto_mode_follows_the_verifier(stack: StackMaker) -> None:
         assert (plain.finish.ledger.dart_rounds, plain.finish.ledger.plain_steps) == (0, 60)
         assert plain.finish.ledger.mode == gateway_pb2.MODE_PLAIN
         assert plain.finish.ledger.mode_reason == "the verifier expects plain decoding to be faster"
-        assert verifier.commands["decode"] == 15  # four steps, then it is asked again
+        assert verifier.commands["decode"] == 4  # 32 steps, then 16 whenever 16 are left
         forced = await s.generate(mode=DART, sampling={"max_tokens": 40})
         assert forced.ids == plain.ids[:40]
         assert verifier.opens[-1].always_draft
