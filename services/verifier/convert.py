@@ -37,8 +37,8 @@ def command_from_proto(message: verifier_pb2.Command) -> Command:
             draft_after=message.verify.draft_after,
         )
     if kind == "decode":
-        order = message.decode
-        return Decode(message.session, order.n, order.steps, order.draft_after, order.may_offer)
+        credit = message.decode
+        return Decode(message.session, credit.n, credit.steps, credit.draft_after, credit.may_offer)
     if kind == "close":
         return Close(message.session)
     raise InvalidArgument("command.kind", "must be one of open, verify, decode, close")

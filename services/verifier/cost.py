@@ -13,34 +13,73 @@ Float64 = NDArray[np.float64]
 
 # Rows of a pass that are measured; what lies between is interpolated.
 ROWS = (1, 2, 3, 5, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257)
+# Contexts beyond the first, and the rows that are measured there: attention alone differs, which is smooth.
+CONTEXTS = (1024, 4096, 16384)
+FEWER_ROWS = (1, 9, 33, 129)
 REPEATS = 3
 
 
 @dataclass(frozen=True)
 class CostTable:
-    """Milliseconds of a pass by its number of rows; never falling, so that noise cannot make more work look cheaper."""
+    """Milliseconds of a pass by its number of rows and the positions that each attends to besides.
 
+    Never falling with either, so that noise cannot make more work look cheaper. contexts [C], rows [R],
+    milliseconds [C, R].
+    """
+
+    contexts: Float64
     rows: Float64
     milliseconds: Float64
 
     @staticmethod
     def of(rows: Sequence[int], milliseconds: Sequence[float]) -> CostTable:
-        """Table from measurements at rising numbers of rows, the first of them 1."""
-        return CostTable(np.array(rows, dtype=np.float64), np.maximum.accumulate(milliseconds))
+        """Table of one context from measurements at rising numbers of rows, the first of them 1."""
+        line = np.maximum.accumulate(np.array(milliseconds, dtype=np.float64))
+        return CostTable(np.zeros(1), np.array(rows, dtype=np.float64), line[None])
 
-    def pass_ms(self, rows: Float64 | int) -> Float64:
-        """Cost of passes of ``rows`` rows; beyond the table it grows in proportion to the last entry."""
-        inside = np.interp(rows, self.rows, self.milliseconds)
-        return np.where(rows > self.rows[-1], self.milliseconds[-1] * rows / self.rows[-1], inside)
+    def with_context(self, context: int, rows: Sequence[int], milliseconds: Sequence[float]) -> CostTable:
+        """The table with measurements at a longer context, at fewer rows: what is added there is interpolated."""
+        before = self.milliseconds[-1]
+        added = np.asarray(milliseconds) - np.interp(rows, self.rows, before)
+        # Beyond the rows that were measured attention grows in proportion to them.
+        grown = np.interp(self.rows, rows, added) * np.maximum(self.rows / rows[-1], 1.0)
+        line = np.maximum.accumulate(before + np.maximum(grown, 0.0))
+        return CostTable(np.append(self.contexts, float(context)), self.rows, np.vstack((self.milliseconds, line)))
+
+    def pass_ms(self, rows: Float64 | int, context: float = 0.0) -> Float64:
+        """Cost of passes of ``rows`` rows; beyond the table it grows in proportion to its last entries."""
+        line = self._line(context)
+        inside = np.interp(rows, self.rows, line)
+        return np.where(rows > self.rows[-1], line[-1] * rows / self.rows[-1], inside)
+
+    def _line(self, context: float) -> Float64:
+        known = self.contexts
+        if len(known) == 1 or context <= known[0]:
+            return self.milliseconds[0]
+        upper = min(int(np.searchsorted(known, context)), len(known) - 1)
+        low, high = self.milliseconds[upper - 1], self.milliseconds[upper]
+        share = (context - known[upper - 1]) / (known[upper] - known[upper - 1])  # beyond 1: as from the last two
+        return low + share * (high - low)
 
 
-def measure(run_rows: Callable[[int], None], max_rows: int) -> CostTable:
-    """Time ``run_rows(n)``, which makes a pass of n rows. The least of a few runs counts: noise only adds."""
-    sizes = [rows for rows in ROWS if rows < max_rows] + [max_rows]
+def least_ms(sizes: Sequence[int], run_rows: Callable[[int], None]) -> list[float]:
+    """Milliseconds of ``run_rows(n)``, a pass of n rows, for each size. The least of a few runs: noise only adds."""
     best = [np.inf] * len(sizes)
     for _ in range(REPEATS):
         for index, rows in enumerate(sizes):
             begin = time.perf_counter()
             run_rows(rows)
             best[index] = min(best[index], 1e3 * (time.perf_counter() - begin))
-    return CostTable.of(sizes, best)
+    return best
+
+
+def measure(run: Callable[[int, int], None], context: int, longest: int, max_rows: int) -> CostTable:
+    """Time ``run(context, n)``, which makes a pass of n rows behind a context, up to the longest context that fits."""
+    sizes = [rows for rows in ROWS if rows < max_rows] + [max_rows]
+    first = CostTable.of(sizes, least_ms(sizes, lambda rows: run(context, rows)))
+    table = CostTable(np.array([float(context)]), first.rows, first.milliseconds)
+    for longer in CONTEXTS:
+        if context < longer <= longest:
+            fewer = [rows for rows in FEWER_ROWS if rows <= max_rows]
+            table = table.with_context(longer, fewer, least_ms(fewer, lambda rows, at=longer: run(at, rows)))  # type: ignore[misc]
+    return table

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from dartspec.services.common.errors import DartspecError, InternalError
 from dartspec.services.verifier.admission import Admission
-from dartspec.services.verifier.budget import Budget
+from dartspec.services.verifier.budget import Budget, Times
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.inbox import Call, Drop, Inbox, Order, Owner, Stop
 from dartspec.services.verifier.messages import Command, Event, Failed, Load
@@ -22,7 +22,7 @@ from dartspec.services.verifier.open_sessions import Key, OpenSessions
 from dartspec.services.verifier.scheduler import choose
 from dartspec.services.verifier.stats import Stats
 from dartspec.services.verifier.stragglers import Stragglers
-from dartspec.services.verifier.turn import Turn, choose_drafts, outcomes, plan, rows
+from dartspec.services.verifier.turn import Turn, choose_drafts, outcomes, plan, shape
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,9 @@ class Engine:
         self._inbox = Inbox()
         self._stragglers = Stragglers()
         self._sessions = OpenSessions(admission, decoder, self._stragglers)
-        # End of the last pass, while trees are on their way.
+        # End of the last pass, and how many sessions drafted after it; None: there was nothing to do since.
         self._passed: float | None = None
+        self._drafted = 0
         # Since when there has been work that the statistics do not know of.
         self._busy_since = 0.0
         self._load = self.stats.load(self._sessions, admission)
@@ -165,6 +166,7 @@ class Engine:
     def _step(self) -> None:
         """One pass for the sessions whose turn it is, a draft for those that want one, and the answers."""
         begin = time.monotonic()
+        since, self._passed = self._passed, None
         for key, error in self._sessions.late(begin):
             self._fail(key, error)
         keys = {id(session): key for key, session in self._sessions.ready.items()}
@@ -172,20 +174,24 @@ class Engine:
         if not decoding and not reading:
             return
         turns = plan(decoding, reading, self.budget, begin)
-        if self._passed is not None and any(len(turn.work.tree) for turn in turns):
-            self.budget.observe_overhead(1e3 * (begin - self._passed))
-        pass_seconds = self._pass(turns, keys, begin)
+        if since is not None and self._drafted and any(len(turn.work.tree) for turn in turns):
+            self.budget.observe_overhead(1e3 * (begin - since))
+        pass_seconds = self._pass(turns, keys, begin, since)
         if pass_seconds is None:
             return
         draft_seconds = self._draft(turns, keys)
-        self._passed = begin + pass_seconds if draft_seconds is not None else None
+        self._drafted = sum(turn.drafted for turn in turns)
         self._answer(turns, keys, pass_seconds, draft_seconds)
         end = time.monotonic()
         self.stats.ended(end - begin - self.decoder.pass_seconds - (draft_seconds or 0.0), end - self._busy_since)
         self._busy_since = end
+        self._passed = begin + pass_seconds if self._drafted or self._sessions.ready else None
 
-    def _pass(self, turns: Sequence[Turn], keys: dict[int, Key], begin: float) -> float | None:
-        """The target's pass and what it commits; seconds since ``begin``, or None when it failed as a whole."""
+    def _pass(self, turns: Sequence[Turn], keys: dict[int, Key], begin: float, since: float | None) -> float | None:
+        """The target's pass and what it commits; seconds since ``begin``, or None when it failed as a whole.
+
+        since: end of the pass before, if there has been work all the time.
+        """
         try:
             results = self.decoder.step([turn.work for turn in turns])
         except Exception as error:
@@ -201,7 +207,8 @@ class Engine:
             self._sessions.rest(key)
         self._stragglers.passed(seconds)
         if decoded := outcomes(turns):
-            self.budget.observe(decoded, rows(turns), 1e3 * seconds)
+            cycle = None if since is None else 1e3 * (begin + seconds - since)
+            self.budget.observe(decoded, shape(turns), Times(1e3 * seconds, cycle), self._drafted)
         return seconds
 
     def _draft(self, turns: Sequence[Turn], keys: dict[int, Key]) -> float | None:

@@ -15,8 +15,9 @@ from dartspec.services.draft.checkpoint import load_head
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import Proposer
+from dartspec.services.verifier.adaptive import AdaptiveBudget
 from dartspec.services.verifier.admission import Admission
-from dartspec.services.verifier.budget import AdaptiveBudget, Budget, FixedBudget
+from dartspec.services.verifier.budget import Budget, FixedBudget
 from dartspec.services.verifier.config import ADAPTIVE, VerifierSettings, budget_limit
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
@@ -80,7 +81,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
         cost, draft_ms = profile(decoder, admission)
         log.info(
             "a pass of 1 row takes %.1f ms, of %d rows %.1f ms",
-            cost.milliseconds[0],
+            cost.pass_ms(1),
             limit + 1,
             cost.pass_ms(limit + 1),
         )

@@ -8,7 +8,7 @@ import torch
 
 from dartspec.services.common.types import Proposals
 from dartspec.services.draft.cache import HeadCache
-from dartspec.services.verifier.budget import Gain
+from dartspec.services.verifier.gain import Gain
 from dartspec.services.verifier.kv_cache import KVCache
 from dartspec.services.verifier.messages import Finish, Open, Verify
 from dartspec.services.verifier.sampling import History

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dartspec.services.common.types import Tree
-from dartspec.services.verifier.budget import Budget, Outcome
+from dartspec.services.verifier.budget import Budget, Outcome, Shape
 from dartspec.services.verifier.decoder import Commit, Decoder, Work, best_chain
 from dartspec.services.verifier.messages import NoDraft, Round
 from dartspec.services.verifier.session import Session
@@ -60,7 +60,7 @@ def plan(
     # The last candidate that can be committed is the one that reaches the limit.
     shallow = [cut(tree, len(tree), max_depth=session.room) for session, tree in zip(decoding, offers, strict=True)]
     forced = [session.opened.always_draft for session in decoding]
-    counts = budget.admit(shallow, forced, len(decoding) + sum(rows for _, rows in reading))
+    counts = budget.admit(shallow, forced, _shape([(s, 1) for s in decoding] + list(reading)))
     works = [
         Work(session, cut(tree, count, max_depth=session.room))
         for session, tree, count in zip(decoding, shallow, counts, strict=True)
@@ -86,15 +86,26 @@ def _take_offer(session: Session) -> Tree:
     return best_chain(proposals, command.chain_nodes or proposals.depth, session.enders)
 
 
-def rows(turns: Sequence[Turn]) -> int:
-    """Rows of the pass."""
-    return sum(turn.work.rows or len(turn.work.tree) + 1 for turn in turns)
+def _shape(rows: Sequence[tuple[Session, int]]) -> Shape:
+    total = sum(count for _, count in rows)
+    return Shape(total, sum(session.n * count for session, count in rows) / max(total, 1))
+
+
+def shape(turns: Sequence[Turn]) -> Shape:
+    """Rows of the pass and what they attended to."""
+    return _shape([(turn.session, turn.work.rows or len(turn.work.tree) + 1) for turn in turns])
 
 
 def outcomes(turns: Sequence[Turn]) -> list[Outcome]:
     """What the pass did for the sessions that decoded."""
     return [
-        Outcome(turn.session.gain, turn.work.tree, turn.commit.walk.accepted, len(turn.commit.walk.tokens))
+        Outcome(
+            turn.session.gain,
+            len(turn.offered),
+            turn.work.tree,
+            turn.commit.walk.accepted,
+            len(turn.commit.walk.tokens),
+        )
         for turn in turns
         if turn.commit is not None and not turn.work.rows
     ]

@@ -9,15 +9,16 @@ import numpy as np
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.attention import Segment
-from dartspec.services.verifier.cost import REPEATS, CostTable, measure
+from dartspec.services.verifier.cost import FEWER_ROWS, REPEATS, CostTable, measure
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.invariance import settle
-from dartspec.services.verifier.kv_cache import rounded_capacity
+from dartspec.services.verifier.kv_cache import KVCache, rounded_capacity
 from dartspec.services.verifier.messages import Open
 from dartspec.services.verifier.session import Session
+from dartspec.services.verifier.target import Target
 from dartspec.services.verifier.tree import depths, visible_rows
 
-# Context length at which passes are profiled; longer contexts cost a little more in every row count alike.
+# Context length at which passes of all sizes are profiled; longer ones are measured at fewer.
 PROFILE_TOKENS = 128
 # Largest pass that is profiled; larger ones cost in proportion.
 PROFILE_ROWS = 257
@@ -35,7 +36,7 @@ def warm_up(decoder: Decoder, admission: Admission) -> None:
         if decoder.proposer is not None:
             decoder.draft([session])
         decoder.verify(session, Tree.empty())
-        _run_rows(decoder, session, admission.max_nodes + 1)
+        _run_rows(decoder.target, session.cache, admission.max_nodes + 1)
     finally:
         admission.release(session)
 
@@ -44,8 +45,7 @@ def profile(decoder: Decoder, admission: Admission) -> tuple[CostTable, float]:
     """The cost table of target passes, and the milliseconds of a draft. Needs a draft head."""
     session = _open(decoder, admission)
     try:
-        largest = max(admission.max_nodes + 1, PROFILE_ROWS)
-        table = measure(lambda rows: _run_rows(decoder, session, rows), largest)
+        table = _cost_table(decoder, admission, session)
         drafts = []
         for _ in range(REPEATS):
             decoder.verify(session, Tree.empty())
@@ -57,13 +57,34 @@ def profile(decoder: Decoder, admission: Admission) -> tuple[CostTable, float]:
         admission.release(session)
 
 
+def _cost_table(decoder: Decoder, admission: Admission, session: Session) -> CostTable:
+    target = decoder.target
+    longest = min(admission.context_length, admission.kv_positions) - FEWER_ROWS[-1]
+    scratch = {session.n: session.cache}
+
+    def run(context: int, rows: int) -> None:
+        if context not in scratch:
+            cache = scratch[context] = target.new_cache(context + FEWER_ROWS[-1])
+            # Memory that nobody has written yet is not really there, and so is read too fast.
+            cache.data[:, :, :, :context] = 0.01
+            cache.length = context
+        _run_rows(target, scratch[context], rows)
+
+    try:
+        return measure(run, session.n, longest, max(admission.max_nodes + 1, PROFILE_ROWS))
+    finally:
+        for context, cache in scratch.items():
+            if context != session.n:
+                cache.release()
+
+
 def settle_invariance(choice: str, decoder: Decoder, admission: Admission) -> None:
     """Turn the target's `invariant` mode on or off; see `invariance.settle`."""
     session = _open(decoder, admission)
 
     def step_ms() -> float:
         begin = time.perf_counter()
-        _run_rows(decoder, session, 1)
+        _run_rows(decoder.target, session.cache, 1)
         return 1e3 * (time.perf_counter() - begin)
 
     try:
@@ -83,11 +104,11 @@ def _open(decoder: Decoder, admission: Admission) -> Session:
     return session
 
 
-def _run_rows(decoder: Decoder, session: Session, rows: int) -> None:
+def _run_rows(target: Target, cache: KVCache, rows: int) -> None:
     """A pass of ``rows`` rows that commits nothing: a star, whose tokens need not be distinct for this."""
     nodes = rows - 1
     star = Tree(
         np.zeros(nodes, np.int32), np.zeros(nodes, np.int32), np.zeros(nodes, np.float32), np.zeros(nodes, np.uint16)
     )
-    out = decoder.target.forward([Segment(session.cache, [0] * rows, depths(star), visible_rows(star))])
-    decoder.target.logits(out.hidden).cpu()
+    out = target.forward([Segment(cache, [0] * rows, depths(star), visible_rows(star))])
+    target.logits(out.hidden).cpu()

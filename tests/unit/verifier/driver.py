@@ -81,9 +81,7 @@ class FakeOwner:
     def verify(self, session: int, n: int, tree: Tree | None, chain_nodes: int = 0, draft_after: bool = False) -> None:
         self.engine.submit(self, Verify(session, n, tree, chain_nodes, draft_after))
 
-    def decode(
-        self, session: int, n: int, steps: int, draft_after: bool = False, may_offer: bool = False
-    ) -> None:
+    def decode(self, session: int, n: int, steps: int, draft_after: bool = False, may_offer: bool = False) -> None:
         self.engine.submit(self, Decode(session, n, steps, draft_after, may_offer))
 
     def close(self, session: int) -> None:

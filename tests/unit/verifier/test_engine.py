@@ -15,7 +15,7 @@ import torch
 
 from dartspec.services.common.errors import InvalidArgument, NotFound
 from dartspec.services.common.types import Sampling, Tree
-from dartspec.services.verifier.budget import AdaptiveBudget
+from dartspec.services.verifier.adaptive import AdaptiveBudget
 from dartspec.services.verifier.cost import CostTable
 from dartspec.services.verifier.decoder import PREFILL_ROWS, Decoder, Work, best_chain
 from dartspec.services.verifier.kv_cache import rounded_capacity

@@ -9,8 +9,9 @@ import grpc
 import pytest
 
 from dartspec.services.common.types import Tree
-from dartspec.services.verifier.budget import FixedBudget, Gain
+from dartspec.services.verifier.budget import FixedBudget
 from dartspec.services.verifier.decoder import Decoder
+from dartspec.services.verifier.gain import Gain
 from dartspec.services.verifier.messages import NoDraft
 
 from .driver import GREEDY, FakeOwner, held, running

@@ -1,0 +1,82 @@
+"""Which way a replica decodes, against made-up rates: it finds the better one, keeps it and loses little by looking."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dartspec.services.verifier.regimes import LONGEST_PAUSE, Regimes
+
+PLAIN_MS = 40.0
+
+
+class Replica:
+    """Sessions that commit a token a cycle, or with drafts some more in longer cycles."""
+
+    def __init__(self, regimes: Regimes, sessions: int, seed: int = 0) -> None:
+        self.regimes = regimes
+        self.sessions = sessions
+        self.random = np.random.default_rng(seed)
+        self.tokens = self.milliseconds = 0.0
+
+    def run(self, cycles: int, gain: float) -> float:
+        """So many cycles in which drafting is worth ``gain`` times plain decoding; tokens over those of plain."""
+        tokens = milliseconds = 0.0
+        for _ in range(cycles):
+            drafting = self.regimes.drafting(self.sessions)
+            if drafting:
+                # Each commits 1 to 3, in the mean 2.
+                found, spent = int(self.random.integers(1, 4, self.sessions).sum()), 2 * PLAIN_MS / gain
+            else:
+                found, spent = self.sessions, PLAIN_MS
+            spent *= self.random.uniform(0.9, 1.1)
+            self.regimes.observe(drafting, self.sessions, found, spent)
+            tokens += found
+            milliseconds += spent
+        return tokens / milliseconds * PLAIN_MS / self.sessions
+
+
+@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize("gain", [0.3, 0.7, 0.9, 1.0, 1.1, 1.5, 2.5])
+@pytest.mark.parametrize("sessions", [1, 16])
+def test_it_comes_close_to_the_better_way(gain: float, sessions: int, begins: bool) -> None:
+    replica = Replica(Regimes(lambda _: begins), sessions)
+    replica.run(500, gain)
+    assert replica.run(3000, gain) >= 0.98 * max(gain, 1.0)
+
+
+@pytest.mark.parametrize("sessions", [1, 16])
+def test_it_follows_a_change_both_ways(sessions: int) -> None:
+    replica = Replica(Regimes(lambda _: True), sessions)
+    replica.run(3000, 1.6)
+    assert replica.run(200, 0.5) > 0.7
+    assert replica.run(1000, 0.5) > 0.98
+    # Tries are at most so far apart.
+    replica.run(LONGEST_PAUSE + 50, 1.6)
+    assert replica.run(1000, 1.6) > 1.5
+
+
+def test_unlucky_first_rounds_do_not_decide() -> None:
+    regimes = Regimes(lambda _: True)
+    regimes.observe(False, 1, 1, PLAIN_MS)
+    # Two rounds of one token in the time of 1.2.
+    for _ in range(2):
+        regimes.observe(True, 1, 1, 1.2 * PLAIN_MS)
+    assert regimes.drafting(1)
+
+
+def test_cycles_that_were_neither_do_not_count_as_evidence() -> None:
+    regimes = Regimes(lambda _: True)
+    for _ in range(20):
+        regimes.observe(None, 4, 4, 1e6)
+    assert regimes.drafting(4)
+
+
+def test_more_sessions_do_not_begin_with_what_lost_with_fewer() -> None:
+    asked: list[int] = []
+    regimes = Regimes(lambda sessions: asked.append(sessions) or True)
+    Replica(regimes, 4).run(100, 0.3)
+    assert not regimes.drafting(4)
+    assert not regimes.drafting(30)
+    assert regimes.drafting(2)
+    assert asked == [4, 2]
