@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier import engine as engine_module
 from dartspec.services.verifier import open_sessions
+from dartspec.services.verifier.convert import load_to_proto
 from dartspec.services.verifier.decoder import Decoder, Work
 from dartspec.services.verifier.measures import BOUNDS, DEPTHS, DepthCounts, Histogram, Mean, Rate
 from dartspec.services.verifier.messages import Event, Load
@@ -133,7 +135,7 @@ def test_a_steps_time_is_the_pass_the_draft_and_its_own(decoder: Decoder, monkey
         owner.open(1, draft_after=True)
         first = owner.round(1)
         settle(engine)
-        clock.now += 1000.0  # nobody is there
+        clock.now += 500.0  # nobody is there
         settle(engine)
         owner.decode(1, first.n, 3)
         for _ in range(3):
@@ -208,3 +210,15 @@ def test_failures_are_counted_by_code(decoder: Decoder) -> None:
         figures = engine.stats.figures()
     assert figures.failures == {"INVALID_ARGUMENT": 1, "RESOURCE_EXHAUSTED": 1, "ABORTED": 2}
     assert figures.evictions == 2
+
+
+def test_the_report_on_the_wire_holds_every_figure() -> None:
+    values = {}
+    for number, each in enumerate(fields(Load), start=1):
+        kind = type(each.default)
+        values[each.name] = (number, number + 1) if kind is tuple else kind(number)
+    message = load_to_proto(Load(**values))
+    assert {field.name for field in message.DESCRIPTOR.fields} == set(values)
+    for name, value in values.items():
+        got = getattr(message, name)
+        assert (tuple(got) if isinstance(value, tuple) else got) == value
