@@ -69,6 +69,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.die_after_events: int | None = None  # the stream is aborted instead of the event after so many
         self.hang_after_events: int | None = None  # no further events, the port stays open
         self.reject: DartspecError | None = None  # every open fails with this
+        self.draining = False  # what its load reports say
         self.fail_at: dict[int, DartspecError] = {}  # by index of the answer's next token, once each
         self.no_draft_reason = verifier_pb2.NO_DRAFT_REASON_UNSPECIFIED
         self.pays: Callable[[int], bool] | None = None  # whether drafting pays after so many generated tokens
@@ -326,5 +327,8 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
 
     def _load(self) -> common_pb2.LoadReport:
         return common_pb2.LoadReport(
-            sessions=len(self.sessions), kv_capacity=1 << 20, committed_tokens=self.tokens_made
+            sessions=len(self.sessions),
+            kv_capacity=1 << 20,
+            committed_tokens=self.tokens_made,
+            draining=self.draining,
         )

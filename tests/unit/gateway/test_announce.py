@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from dartspec.services.common.channel import error_from_rpc
-from dartspec.services.common.errors import ResourceExhausted
+from dartspec.services.common.errors import ResourceExhausted, Unavailable
 from dartspec.v1 import gateway_pb2
 from tests.fakes import FakeVerifier, plain_answer, serving
 from tests.unit.gateway.conftest import StackMaker, until
@@ -48,6 +48,32 @@ async def test_a_draining_verifier_finishes_what_it_has(stack: StackMaker) -> No
         assert len(other.opens) == 4
         assert (await call).ids == plain_answer(draining.target, [1, 2, 3], 60)
         assert len(draining.opens) == 1
+
+
+@pytest.mark.parametrize("said", [True, False])
+async def test_a_verifier_that_says_itself_that_it_drains_gets_nothing_new(stack: StackMaker, said: bool) -> None:
+    """said: the gateway has heard of it; if not, it learns from the refusal."""
+    draining, other = FakeVerifier(), FakeVerifier()
+    draining.step_seconds = 0.01
+    other.reject = ResourceExhausted("full")
+    async with stack([draining, other]) as s:
+        call = asyncio.create_task(s.generate(sampling={"max_tokens": 60}))
+        await until(lambda: draining.events > 2)
+        draining.draining = said
+        draining.reject = Unavailable("draining", retry_after_ms=500)
+        other.reject = None
+        events, opens = draining.events, len(other.opens)
+        await until(lambda: draining.events > events + 2)
+        for _ in range(6):
+            await s.generate()
+        assert len(other.opens) == opens + 6
+        assert len(draining.opens) == 1 or not said
+        assert (await call).ids == plain_answer(draining.target, [1, 2, 3], 60)
+        # Nobody is left, and the client is told so.
+        other.reject = draining.reject
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await s.generate()
+        assert failure.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
 async def test_an_address_where_nobody_is_kills_nothing(stack: StackMaker) -> None:

@@ -438,6 +438,62 @@ async def test_a_stopping_verifier_ends_its_streams_as_unavailable(decoder: Deco
         assert await served.idle()
 
 
+async def test_a_draining_verifier_ends_what_is_open_and_takes_nothing_new(decoder: Decoder) -> None:
+    truth = plain(decoder, [5, 6, 7], GREEDY)
+    async with serving(decoder) as served:
+        busy, quiet = Stream(served), Stream(served)
+        await busy.begin()
+        await quiet.begin()
+        await busy.send(open_command(1))
+        event = await busy.round(1)
+        tokens = list(event.token_ids)
+        await served.servicer.drain()
+        # Both streams are told at once, also the one that has nothing open.
+        assert (await quiet.read()).load.draining
+        assert (await busy.read()).load.draining
+        for stream, session in ((busy, 2), (quiet, 1)):
+            await stream.send(open_command(session))
+            failed = await stream.failed(session)
+            assert failed.code == grpc.StatusCode.UNAVAILABLE.value[0]
+            assert failed.retry_after_ms > 0
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await Stream(served).begin()
+        error = error_from_rpc(caught.value, "verifier")
+        assert isinstance(error, Unavailable)
+        assert error.retry_after_ms > 0
+        described = await served.verifier.Describe(verifier_pb2.VerifierServiceDescribeRequest())
+        assert (described.load.draining, described.load.sessions) == (True, 1)
+        assert not served.engine.drained.done()
+        await busy.send(decode_command(1, event.n, 29))
+        while not event.finish_reason:
+            event = await busy.round(1)
+            tokens += event.token_ids
+        assert tokens == truth
+        await asyncio.wait_for(asyncio.wrap_future(served.engine.drained), 60)
+        assert await served.idle()
+
+
+async def test_a_verifier_with_nothing_open_is_drained_at_once(decoder: Decoder) -> None:
+    async with serving(decoder) as served:
+        await served.servicer.drain()
+        await asyncio.wait_for(asyncio.wrap_future(served.engine.drained), 60)
+
+
+async def test_a_load_report_says_all_that_the_engine_knows(decoder: Decoder) -> None:
+    async with serving(decoder) as served:
+        stream = Stream(served)
+        await stream.begin()
+        await stream.send(open_command(1, draft_after=True))
+        await stream.send(chain_command(1, (await stream.round(1)).n))
+        await stream.round(1)
+        assert len(stream.load.verified_per_depth) == len(stream.load.accepted_per_depth) == 8
+        assert sum(stream.load.accepted_per_depth) == stream.load.accepted_tokens
+        assert stream.load.pass_ms > 0
+        assert stream.load.draft_ms > 0
+        assert stream.load.committed_tokens_per_second > 0
+        assert (stream.load.running_sessions, stream.load.waiting_sessions, stream.load.draining) == (1, 0, False)
+
+
 async def test_describe_says_what_is_served_and_the_load_now(decoder: Decoder) -> None:
     async with serving(decoder) as served:
         before = await served.verifier.Describe(verifier_pb2.VerifierServiceDescribeRequest())
