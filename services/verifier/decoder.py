@@ -58,7 +58,7 @@ class Decoder:
         wanted = [_rows_with_logits(work, start) for work, start in zip(works, starts, strict=False)]
         rows = [row for part in wanted for row in part]
         hidden = out.hidden if len(rows) == len(out.hidden) else out.hidden[rows]
-        logits = self.target.logits(hidden).cpu() if rows else hidden  # the step's one copy to the host
+        logits = self.target.host_logits(hidden) if rows else hidden  # the step's one copy to the host
         results: list[Commit | DartspecError | None] = []
         at = 0
         for work, start, part in zip(works, starts, wanted, strict=False):
