@@ -21,7 +21,7 @@ from dartspec.services.verifier.target import Pass, Target
 
 log = logging.getLogger(__name__)
 
-MOST_ROWS = 512
+MOST_ROWS = 1024
 # Scores of one piece of a segment that a kernel holds at a time: query rows times the heads that share keys.
 _SMALL_TILE, _TILE = 16, 64
 # Relative error of the logits above which a graph is wrong rather than rounded otherwise; a wrong mask gives about 1.
