@@ -19,9 +19,7 @@ from dartspec.services.verifier.target import Pass, Target
 _RESERVE = 10.0
 
 
-def passes(
-    loaded: LoadedTarget, preset: Preset, copy_gb_per_s: float, clock: Clock, report: dict[str, Any]
-) -> None:
+def passes(loaded: LoadedTarget, preset: Preset, copy_gb_per_s: float, clock: Clock, report: dict[str, Any]) -> None:
     """T_AR (no nodes) and T_V by context, batch and nodes, and the share of what memory could do.
 
     Each point: `forward` as it is served, and without graphs for single tokens. limit_ms: weights, and keys and values
@@ -132,7 +130,13 @@ def company(loaded: LoadedTarget, preset: Preset, clock: Clock, report: dict[str
     """Whether a row is bitwise the same alone and among others: products, and whole passes with and without graphs."""
     target = loaded.target
     layer = target.layers[0]
-    matrices = {"qkv": layer.qkv, "out": layer.out, "gate_up": layer.gate_up, "down": layer.down, "lm_head": target.lm_head}
+    matrices = {
+        "qkv": layer.qkv,
+        "out": layer.out,
+        "gate_up": layer.gate_up,
+        "down": layer.down,
+        "lm_head": target.lm_head,
+    }
     counts = (1, 2, 4, 8, 16, 32, 64, 128)
     x = torch.randn(counts[-1], max(m.in_features for m in matrices.values()), device=target.device).to(target.dtype)
     report["products"] = {}

@@ -74,7 +74,9 @@ def attend_part(
     real = (m // GROUP < count) & (m % GROUP < SHARED)
     d = tl.arange(0, BLOCK_D)
     whole = d < HEAD_DIM
-    query = tl.load(queries + (row * HEADS + head)[:, None] * HEAD_DIM + d[None, :], real[:, None] & whole[None, :], 0.0)
+    query = tl.load(
+        queries + (row * HEADS + head)[:, None] * HEAD_DIM + d[None, :], real[:, None] & whole[None, :], 0.0
+    )
 
     layer_stride = tl.load(record + 3) * HEAD_DIM
     keys = anchor + (tl.load(record + 2) * UNIT + layer * layer_stride + kv_head * capacity * HEAD_DIM)
@@ -95,9 +97,7 @@ def attend_part(
             own = at - length  # which row of the session's in this pass
             is_own = inside & (own >= 0)
             safe = tl.where(is_own, own, 0)
-            word = tl.load(
-                visible + row[:, None] * WORDS + (safe // 64)[None, :], real[:, None] & is_own[None, :], 0
-            )
+            word = tl.load(visible + row[:, None] * WORDS + (safe // 64)[None, :], real[:, None] & is_own[None, :], 0)
             sees = (word >> (safe % 64)[None, :].to(tl.int64)) & 1
             score = tl.where(is_own[None, :] & (sees == 0), float("-inf"), score)
         higher = tl.maximum(top, tl.max(score, 1))

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from dartspec.services.verifier.attention import Segment, causal_rows
-from dartspec.services.verifier.static_inputs import LONGEST, Inputs, Shape, items_needed
+from dartspec.services.verifier.kv_cache import KVCache
+from dartspec.services.verifier.scheduler import PREFILL_ROWS
+from dartspec.services.verifier.static_inputs import Inputs, Shape, items_needed, representable
 from dartspec.services.verifier.static_pass import Kernels, static_pass
 from dartspec.services.verifier.target import Pass, Target
 
@@ -45,8 +47,8 @@ def shapes(group: int, max_sessions: int, max_nodes: int) -> list[Shape]:
         fewest = -(-rows // tile)
         most = min(max(rows // 2, fewest), fewest + sessions[-1])
         found |= {Shape(rows, items, tile) for items in {*_powers(_power_above(fewest), most), most}}
-    largest = sessions[-1] * (max_nodes + 1)
-    return sorted(shape for shape in found if shape.rows <= max(_power_above(largest), 8))
+    largest = _power_above(sessions[-1] * (max_nodes + 1) + PREFILL_ROWS)
+    return sorted(shape for shape in found if shape.rows <= largest)
 
 
 class Graphs:
@@ -65,11 +67,10 @@ class Graphs:
 
     def shape_of(self, segments: Sequence[Segment]) -> Shape | None:
         """The smallest captured shape that holds a pass over ``segments``."""
-        if max(segment.rows for segment in segments) > LONGEST:
-            return None
         rows = sum(segment.rows for segment in segments)
         fitting = (s for s in self._by_size if s.rows >= rows and s.items >= items_needed(segments, s.tile))
-        return next(fitting, None)
+        shape = next(fitting, None)
+        return shape if all(representable(segment) for segment in segments) else None
 
     @torch.inference_mode()
     def run(self, segments: Sequence[Segment]) -> Pass | None:
@@ -87,9 +88,9 @@ class Graphs:
 
 def cuda_capture(pool: tuple[int, int]) -> Capture:
     """Captures into graphs that share one memory pool."""
+    stream = torch.cuda.Stream()
 
     def capture(body: Callable[[], Pass]) -> tuple[Callable[[], None], Pass]:
-        stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             body()  # kernels are compiled and libraries set up outside of the capture
@@ -110,12 +111,12 @@ def captured(target: Target, max_sessions: int, max_nodes: int) -> Graphs | None
         kernels = TritonKernels(target, target.rope, MOST_ROWS)
         wanted = shapes(target.config.heads // target.config.kv_heads, max_sessions, max_nodes)
         graphs = Graphs(target, kernels, wanted, cuda_capture(torch.cuda.graph_pool_handle()))
+        difference, slower = probe(target, graphs)
     except Exception as error:  # a compiler or driver that does not do it; passes without graphs still work
         log.warning("passes run without CUDA graphs: %s: %s", type(error).__name__, error)
         return None
-    error, slower = probe(target, graphs)
-    if not error < _TOLERANCE[target.dtype] or slower >= 1.0:
-        log.warning("passes run without CUDA graphs: relative error %.2g, %.2f times the time", error, slower)
+    if not difference < _TOLERANCE[target.dtype] or slower >= 1.0:
+        log.warning("passes run without CUDA graphs: relative error %.2g, %.2f times the time", difference, slower)
         return None
     log.info("%d CUDA graphs; a pass of one token takes %.2f of the time without", len(graphs), slower)
     return graphs
@@ -149,9 +150,9 @@ def probe(target: Target, graphs: Graphs) -> tuple[float, float]:
     return relative, statistics.median(ratios)
 
 
-def _consecutive(cache: object, tokens: list[int]) -> Segment:
+def _consecutive(cache: KVCache, tokens: list[int]) -> Segment:
     rows = len(tokens)
-    return Segment(cache, tokens, np.arange(rows, dtype=np.int32), causal_rows(rows))  # type: ignore[arg-type]
+    return Segment(cache, tokens, np.arange(rows, dtype=np.int32), causal_rows(rows))
 
 
 def _power_above(value: int) -> int:

@@ -6,6 +6,7 @@ Slots are named by their distance in memory, so sessions may lie in any slab, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,10 +14,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dartspec.services.verifier.attention import Segment
+from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.kv_cache import KVCache
 
-# Rows of a segment at most: a row's view of the others is so many words of bits.
+# A row's view of the others is so many words of bits. A longer segment must be a chunk of a prompt: its later rows see all
+# earlier ones, so it is as good as several segments, each behind a longer prefix.
 WORDS = 4
 LONGEST = 64 * WORDS
 # Distances in memory are in this unit, so that whoever reads knows that they are aligned.
@@ -37,6 +39,11 @@ class Shape:
     tile: int
 
 
+def representable(segment: Segment) -> bool:
+    """Whether static inputs can say what the segment's rows see."""
+    return segment.rows <= LONGEST or bool((segment.visible == causal_rows(segment.rows)).all())
+
+
 def items_needed(segments: Sequence[Segment], tile: int) -> int:
     """Pieces of at most ``tile`` rows."""
     return sum(-(-segment.rows // tile) for segment in segments)
@@ -51,48 +58,54 @@ class Inputs:
         # Distances are from here; of the caches' type, so that a kernel can go from it to a slot.
         self.anchor = torch.zeros(UNIT_BYTES, dtype=like.dtype, device=like.device)
         rows, items = shape.rows, shape.items
-        self._sizes = [rows, rows, rows * ROW_FIELDS, rows * WORDS, items * ITEM_FIELDS]
-        self._block = torch.zeros(sum(self._sizes), dtype=torch.int64, device=like.device)
-        self.tokens, self.positions, table, visible, items_table = self._block.split(self._sizes)
-        self.rows = table.view(rows, ROW_FIELDS)
-        self.visible = visible.view(rows, WORDS)
-        self.items = items_table.view(items, ITEM_FIELDS)
-        self.clear()
-
-    def clear(self) -> None:
-        """No segment: all rows are padding."""
+        self._shapes = [(rows,), (rows,), (rows, ROW_FIELDS), (rows, WORDS), (items, ITEM_FIELDS)]
+        # Every part begins at a multiple of 16 bytes.
+        self._starts = np.cumsum([0, *((math.prod(each) + 1) // 2 * 2 for each in self._shapes)]).tolist()
+        self._block = torch.zeros(self._starts[-1], dtype=torch.int64, device=like.device)
+        self.tokens, self.positions, self.rows, self.visible, self.items = self._split(self._block)
         self.fill(())
+
+    def _split(self, block: torch.Tensor) -> list[torch.Tensor]:
+        starts = zip(self._starts, self._shapes, strict=False)
+        return [block[start : start + math.prod(shape)].view(shape) for start, shape in starts]
 
     def fill(self, segments: Sequence[Segment]) -> None:
         """Send a pass's segments, which must fit the shape."""
         pinned = self._block.device.type == "cuda"
         host = torch.zeros(len(self._block), dtype=torch.int64, pin_memory=pinned)
-        tokens, positions, table, visible, items = np.split(host.numpy(), np.cumsum(self._sizes)[:-1])
-        table, visible = table.reshape(-1, ROW_FIELDS), visible.reshape(-1, WORDS)
+        tokens, positions, table, visible, items = (part.numpy() for part in self._split(host))
         table[:, 3] = -1
+        # Single tokens are the common case, so numpy is called once a pass and not once a session.
+        parts: list[tuple[int, ...]] = []  # slot, layer stride, capacity, its first row's place, length of the prefix
+        counts: list[int] = []
         pieces: list[tuple[int, ...]] = []
         start = 0
         for segment in segments:
-            cache, rows = segment.cache, segment.rows
-            place = self._place(cache)
-            part = slice(start, start + rows)
-            tokens[part] = segment.token_ids
-            positions[part] = segment.depth
-            positions[part] += cache.length
-            table[part, :3] = place
-            table[part, 3] = np.arange(cache.length, cache.length + rows)
-            table[part, 4] = cache.length
-            visible[part] = visible_words(segment.visible)
-            for offset in range(0, rows, self.shape.tile):
-                count = min(self.shape.tile, rows - offset)
-                pieces.append((start + offset, count, *place, cache.length, offset))
-            start += rows
-        if pieces:
-            items[: len(pieces) * ITEM_FIELDS] = np.array(pieces).ravel()
+            slot = self._slot(segment.cache)
+            for begin in range(0, segment.rows, LONGEST):
+                prefix, count = segment.cache.length + begin, min(segment.rows - begin, LONGEST)
+                parts.append((*slot, prefix, prefix))
+                counts.append(count)
+                if count == 1:
+                    visible[start, 0] = 1
+                else:
+                    seen = segment.visible[begin : begin + count, begin : begin + count]
+                    visible[start : start + count] = visible_words(seen)
+                for offset in range(0, count, self.shape.tile):
+                    pieces.append((start + offset, min(self.shape.tile, count - offset), *slot, prefix, offset))
+                start += count
+        if segments:
+            tokens[:start] = [token for segment in segments for token in segment.token_ids]
+            lengths = [segment.cache.length for segment in segments]
+            positions[:start] = np.repeat(lengths, [segment.rows for segment in segments])
+            positions[:start] += np.concatenate([segment.depth for segment in segments])
+            table[:start] = np.repeat(np.array(parts), counts, axis=0)
+            table[:start, 3] += np.arange(start) - np.repeat(np.cumsum(counts) - counts, counts)
+            items[: len(pieces)] = pieces
         # Pinned memory is not given out again before the copy from it is done.
         self._block.copy_(host, non_blocking=pinned)
 
-    def _place(self, cache: KVCache) -> tuple[int, int, int]:
+    def _slot(self, cache: KVCache) -> tuple[int, int, int]:
         """Distance of a slot's first key from the anchor, layer stride over head_dim, capacity."""
         data = cache.slab.data  # [layers, 2, slots, kv_heads, capacity, head_dim]
         address = data.data_ptr() + cache.slot * data.stride(2) * data.element_size()

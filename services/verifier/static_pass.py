@@ -43,16 +43,17 @@ def static_pass(target: Target, inputs: Inputs, kernels: Kernels) -> Pass:
 
     x = F.embedding(inputs.tokens, target.embedding)  # [rows, H]
     delta: torch.Tensor | None = None
-    outputs: list[torch.Tensor] = []  # of each layer but the last, as the next one finds it
+    outputs: dict[int, torch.Tensor] = {}
     for index, layer in enumerate(target.layers):
         x, normed = kernels.add_norm(x, delta, layer.input_norm)
-        outputs.append(x)
+        if index - 1 in target.feature_layers:
+            outputs[index - 1] = x  # the layer before is complete now
         queries = kernels.rotate_store(inputs, index, layer, product(normed, layer.qkv, layer.qkv_bias))
         mixed = product(kernels.attend(inputs, index, queries), layer.out, layer.out_bias)
         x, normed = kernels.add_norm(x, mixed, layer.mlp_norm)
         gated = kernels.gate(product(normed, layer.gate_up, layer.gate_up_bias))
         delta = product(gated, layer.down, layer.down_bias)
     assert delta is not None
-    outputs.append(x + delta)
-    features = [outputs[index + 1] for index in target.feature_layers]
-    return Pass(outputs[-1], torch.cat(features, dim=-1) if features else x[:, :0])
+    x = outputs[len(target.layers) - 1] = x + delta
+    features = [outputs[index] for index in target.feature_layers]
+    return Pass(x, torch.cat(features, dim=-1) if features else x[:, :0])

@@ -75,7 +75,7 @@ class Target:
         self.pool = KVPool(config.layers, config.kv_heads, config.head_dim, like=norm)
         # Plans are made on the host and sent in one copy; this has the type and the device of what is in them.
         self._plan_like = torch.empty(0, dtype=norm.dtype)
-        self._graphs: Graphs | None = None
+        self.graphs: Graphs | None = None
 
     @property
     def invariant(self) -> bool:
@@ -102,7 +102,7 @@ class Target:
         if self.device.type == "cuda":
             from dartspec.services.verifier.graphs import captured
 
-            self._graphs = captured(self, max_sessions, max_nodes)
+            self.graphs = captured(self, max_sessions, max_nodes)
 
     def new_cache(self, positions: int) -> KVCache:
         """An empty cache for one session of at most so many positions."""
@@ -110,7 +110,7 @@ class Target:
 
     def forward(self, segments: Sequence[Segment]) -> Pass:
         """Run the rows of all segments; writes their keys and values behind the committed ones, commits nothing."""
-        done = self._graphs.run(segments) if self._graphs is not None else None
+        done = self.graphs.run(segments) if self.graphs is not None else None
         return self.eager(segments) if done is None else done
 
     @torch.inference_mode()
