@@ -1,7 +1,8 @@
 """What a GPU does with a model of Qwen3-8B's shape: `python -m bench.gpu_check --out FILE`.
 
-Random weights, made on the device; no download. The sections run in order of worth until the time is over; one that fails says
-so in its `error` and the others go on. The report is a JSON object, written after every section and printed as the last line.
+Random weights, made on the device; no download. The sections run in order of worth until the time is over; one that
+fails says so in its `error` and the others go on. The report is a JSON object, written after every section and printed as
+the last line.
 `--preset small` runs the same sections on tiny shapes, on a processor too. docs/gpu.md says what the numbers mean.
 """
 
@@ -80,7 +81,7 @@ class Check:
             report["peak_bytes"] = torch.cuda.max_memory_allocated(self.device)
 
     def _graphs(self, report: dict[str, Any]) -> None:
-        """The target as it serves: with graphs where they work. On a processor a few passes of the same kind, uncaptured."""
+        """The target as it serves, with graphs where they work; on a processor a few of the same passes, uncaptured."""
         target = self.loaded.target
         begin = time.perf_counter()
         c, most = target.config, max(self.preset.batches)

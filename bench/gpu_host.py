@@ -1,4 +1,4 @@
-"""What the host adds to a pass: logits on their way to it, the choice of tokens, whole steps of the engine's decoder."""
+"""What the host adds to a pass: logits on their way to it, the choice of tokens, whole steps of the decoder."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SAMPLINGS = {
 
 @torch.inference_mode()
 def logits(loaded: LoadedTarget, preset: Preset, report: dict[str, Any]) -> None:
-    """By rows: the copy of all logits as served and from ordinary memory; what could go instead, computed on the device:
-    the best two with the sum of exponentials, and the best 64."""
+    """By rows: the copy of all logits as served and to ordinary memory; and what could go instead, computed on the
+    device: the best two with the sum of exponentials, and the best 64."""
     target = loaded.target
     for rows in (1, 16, 60, 64, 512):
         hidden = torch.randn(rows, target.config.hidden, device=target.device).to(target.dtype)
@@ -83,7 +83,7 @@ def sampler(loaded: LoadedTarget, report: dict[str, Any]) -> None:
 
 
 def steps(loaded: LoadedTarget, preset: Preset, clock: Clock, report: dict[str, Any]) -> None:
-    """Plain steps of the decoder by batch and sampling: the whole step, and of it the pass with its logits on the host."""
+    """Plain steps of the decoder by batch and sampling: the whole step, and a pass with its logits on the host."""
     decoder = Decoder(loaded.target, None, 1)
     admission = Admission(max(preset.batches), 1 << 24, loaded.target.config.max_positions, 59)
     report["points"] = points = []

@@ -32,8 +32,8 @@ def synchronize(device: torch.device) -> None:
 def timed(call: Callable[[], Any], device: torch.device, seconds: float = 0.3, most: int = 30) -> dict[str, float]:
     """Medians in milliseconds after two calls that do not count.
 
-    wall_ms: from the call until the device is done. host_ms: until the call returns; near wall_ms, the device waits for the
-    host. device_ms (CUDA): between events before and after, which includes gaps in which the device waited.
+    wall_ms: from the call until the device is done. host_ms: until the call returns; near wall_ms, the device waits for
+    the host. device_ms (CUDA): between events before and after, which includes gaps in which the device waited.
     """
     for _ in range(2):
         call()
@@ -62,7 +62,7 @@ def timed(call: Callable[[], Any], device: torch.device, seconds: float = 0.3, m
 
 
 def bandwidth(device: torch.device) -> dict[str, float]:
-    """Gigabytes per second of a large copy on the device, bytes read plus bytes written, and of copies to and from it."""
+    """Gigabytes per second of a large copy on the device, bytes read plus written, and of copies to and from it."""
     size = _COPY_BYTES[device.type]
     source = torch.randint(0, 127, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

@@ -4,6 +4,9 @@ A session's keys are read where they lie, so sessions of any length and slab sha
 copied. The keys are cut into parts that different processors work on, and a second kernel joins the parts. Where the
 cuts are follows from the length of the session's prefix alone: a row does not depend on its company.
 """
+# Triton's compile-time parameters are in capitals, and its own types are those of the compiler.
+# ruff: noqa: N803, N806
+# mypy: allow-untyped-defs
 
 from __future__ import annotations
 
@@ -138,7 +141,7 @@ def combine(
     if tl.load(record + 3) < 0:
         tl.store(target, tl.zeros([BLOCK_D], tl.float32).to(out.dtype.element_ty), whole)
         return
-    parts, each = _parts(tl.load(record + 4).to(tl.int32), SPLITS, KEYS)
+    parts, _each = _parts(tl.load(record + 4).to(tl.int32), SPLITS, KEYS)
     part = tl.arange(0, SPLITS)
     slot = (part * all_rows + row) * HEADS + head
     top = tl.load(scores + slot * 2, part < parts, float("-inf"))

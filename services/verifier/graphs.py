@@ -1,7 +1,7 @@
-"""Passes of common shapes as CUDA graphs: one launch instead of a thousand, which is what a small pass costs otherwise.
+"""Passes of common shapes as CUDA graphs: one launch instead of the thousand that a small pass spends its time on.
 
-Captured before readiness, a bounded number of them; a pass runs in the smallest graph that holds it, and a pass that none
-holds, such as a long chunk of a prompt, runs as it would without graphs.
+Captured before readiness, a bounded number of them; a pass runs in the smallest graph that holds it, and one that none holds
+runs as it would without graphs.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Graphs:
         return Pass(out.hidden[:rows].clone(), out.features[:rows].clone())
 
 
-def cuda_capture(pool: tuple[int, int]) -> Capture:
+def cuda_capture() -> Capture:
     """Captures into graphs that share one memory pool."""
-    stream = torch.cuda.Stream()
+    stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
 
     def capture(body: Callable[[], Pass]) -> tuple[Callable[[], None], Pass]:
         stream.wait_stream(torch.cuda.current_stream())
@@ -110,7 +110,7 @@ def captured(target: Target, max_sessions: int, max_nodes: int) -> Graphs | None
 
         kernels = TritonKernels(target, target.rope, MOST_ROWS)
         wanted = shapes(target.config.heads // target.config.kv_heads, max_sessions, max_nodes)
-        graphs = Graphs(target, kernels, wanted, cuda_capture(torch.cuda.graph_pool_handle()))
+        graphs = Graphs(target, kernels, wanted, cuda_capture())
         difference, slower = probe(target, graphs)
     except Exception as error:  # a compiler or driver that does not do it; passes without graphs still work
         log.warning("passes run without CUDA graphs: %s: %s", type(error).__name__, error)

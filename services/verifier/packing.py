@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,10 +21,7 @@ def to_device(value: T, device: torch.device) -> T:
     """
     if device.type == "cpu":
         return value
-    tensors: list[torch.Tensor] = []
-    _collect(value, tensors)
-    moved = iter(copy_together(tensors, device))
-    return _replace(value, moved)
+    return replace_tensors(value, copy_together(tensors_of(value), device))
 
 
 def copy_together(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
@@ -44,25 +42,28 @@ def _part(block: torch.Tensor, start: int, like: torch.Tensor) -> torch.Tensor:
     return block[start : start + like.numel() * like.element_size()].view(like.dtype).view(like.shape)
 
 
-def _collect(value: Any, found: list[torch.Tensor]) -> None:
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The CPU tensors in ``value``, in the order in which `replace_tensors` takes them."""
     if isinstance(value, torch.Tensor):
-        if value.device.type == "cpu":
-            found.append(value)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            _collect(each, found)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            _collect(getattr(value, field.name), found)
-
-
-def _replace(value: Any, moved: Any) -> Any:
-    """``value`` with its CPU tensors taken from ``moved``, in the order of `_collect`."""
-    if isinstance(value, torch.Tensor):
-        return next(moved) if value.device.type == "cpu" else value
+        return [value] if value.device.type == "cpu" else []
     if isinstance(value, list | tuple):
-        return type(value)(_replace(each, moved) for each in value)
+        return [tensor for each in value for tensor in tensors_of(each)]
     if dataclasses.is_dataclass(value):
+        return tensors_of([getattr(value, field.name) for field in dataclasses.fields(value)])
+    return []
+
+
+def replace_tensors(value: T, tensors: Sequence[torch.Tensor]) -> T:
+    """``value`` with ``tensors`` in place of its own."""
+    return _replace(value, iter(tensors))
+
+
+def _replace(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return next(tensors) if value.device.type == "cpu" else value
+    if isinstance(value, list | tuple):
+        return type(value)([_replace(each, tensors) for each in value])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
-        return dataclasses.replace(value, **{name: _replace(getattr(value, name), moved) for name in names})  # type: ignore[type-var]
+        return dataclasses.replace(value, **{name: _replace(getattr(value, name), tensors) for name in names})
     return value

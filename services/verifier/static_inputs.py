@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.kv_cache import KVCache
 
-# A row's view of the others is so many words of bits. A longer segment must be a chunk of a prompt: its later rows see all
-# earlier ones, so it is as good as several segments, each behind a longer prefix.
+# A row's view of the others is so many words of bits. A longer segment must be a chunk of a prompt: its later rows see
+# all earlier ones, so it is as good as several segments, each behind a longer prefix.
 WORDS = 4
 LONGEST = 64 * WORDS
 # Distances in memory are in this unit, so that whoever reads knows that they are aligned.
