@@ -1,4 +1,4 @@
-"""Ways to attend to trees on a device, a layer at a time: what a mask costs, and what the verifier's own kernel costs."""
+"""Ways to attend to trees on a device, a layer at a time: what a mask costs, and what the verifier's kernel costs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check(loaded: LoadedTarget, preset: Preset, copy_gb_per_s: float, clock: Clo
 
 
 def _ways(target: Target, segments: list[Segment], flex: Any, seconds: float) -> dict[str, Any]:
-    """Each way over keys of one tensor [sessions, kv_heads, keys, head_dim], which slots are not; ours over the slots."""
+    """Each way over keys in one tensor [sessions, kv_heads, keys, head_dim], which slots are not; ours over slots."""
     c = target.config
     sessions, rows, length = len(segments), segments[0].rows, segments[0].cache.length
     keys = -(-(length + rows) // 64) * 64

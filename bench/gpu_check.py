@@ -1,8 +1,8 @@
 """What a GPU does with a model of Qwen3-8B's shape: `python -m bench.gpu_check --out FILE`.
 
 Random weights, made on the device; no download. The sections run in order of worth until the time is over; one that
-fails says so in its `error` and the others go on. The report is a JSON object, written after every section and printed as
-the last line.
+fails says so in its `error` and the others go on. The report is a JSON object, written after every section and printed
+as the last line.
 `--preset small` runs the same sections on tiny shapes, on a processor too. docs/gpu.md says what the numbers mean.
 """
 

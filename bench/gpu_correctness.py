@@ -1,7 +1,7 @@
 """Small models of each family against float64: prompts in chunks, single tokens and trees in shared passes.
 
-The reference is transformers' own model with the same weights in float64 (its norms and angles stay float32), run over each
-row's path from the first token.
+The reference is transformers' own model with the same weights in float64 (its norms and angles stay float32), run over
+each row's path from the first token.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CHUNK = 21
 
 
 def check(device: torch.device, report: dict[str, Any]) -> None:
-    """Largest error of a logit over the largest logit, by family, type and way of running; `rows`: how many compared."""
+    """Largest error of a logit over the largest logit, by family, type and way of running; and how many `rows`."""
     for family in FAMILIES:
         for dtype in (torch.float32, torch.bfloat16):
             report[f"{family} {str(dtype).removeprefix('torch.')}"] = _errors(family, dtype, device)

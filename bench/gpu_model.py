@@ -1,4 +1,4 @@
-"""What the GPU check runs: a target and a draft head with random weights, made on the device, and sessions in mid-answer."""
+"""What the GPU check runs: a target and a head with random weights, made on the device, and sessions in mid-answer."""
 
 from __future__ import annotations
 

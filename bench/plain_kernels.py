@@ -1,5 +1,5 @@
 """The mathematics of `services/verifier/kernels.py` in plain torch, from the same static inputs: what its results are
-compared with, and what runs in its place on a processor. Slow, and not for graphs: it asks the host where the slots lie.
+compared with, and what runs in its place on a processor. Slow, and not for graphs: it asks the host where slots lie.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Passes of common shapes as CUDA graphs: one launch instead of the thousand that a small pass spends its time on.
 
-Captured before readiness, a bounded number of them; a pass runs in the smallest graph that holds it, and one that none holds
-runs as it would without graphs.
+Captured before readiness, a bounded number of them; a pass runs in the smallest graph that holds it, and one that none
+holds runs as it would without graphs.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def probe(target: Target, graphs: Graphs) -> tuple[float, float]:
     """Relative error of a mixed pass against the plain way, and the time of a single token over the plain way's."""
     vocabulary = target.config.vocab_size
     caches = [target.new_cache(512) for _ in range(2)]
-    prefixes = (150, 40)
+    most = len(target.rope[0]) // 2
+    prefixes = (min(150, most), min(40, most))
     for cache, length in zip(caches, prefixes, strict=True):
         target.eager([_consecutive(cache, [7 * i % vocabulary for i in range(length)])])
         cache.commit(range(length))

@@ -10,8 +10,8 @@ import torch
 
 from dartspec.services.verifier.attention import Segment, causal_rows, plan
 from dartspec.services.verifier.packing import copy_together, replace_tensors, tensors_of, to_device
-from tests.unit.verifier.test_target import branching_tree, target_of
 from dartspec.services.verifier.tree import depths, visible_rows
+from tests.unit.verifier.test_target import branching_tree, target_of
 
 
 def test_copied_tensors_keep_type_shape_and_contents() -> None:

@@ -13,6 +13,7 @@ from bench.plain_kernels import PlainKernels
 from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.graphs import MOST_ROWS, Graphs, captured, probe, shapes
 from dartspec.services.verifier.kv_cache import KVCache
+from dartspec.services.verifier.loader import target_from_model
 from dartspec.services.verifier.static_inputs import LONGEST, Inputs, Shape, items_needed, representable, visible_words
 from dartspec.services.verifier.static_pass import static_pass
 from dartspec.services.verifier.target import Target
@@ -21,6 +22,7 @@ from tests.unit.verifier.test_target import (
     assert_close,
     branching_tree,
     invariant_target,
+    model_of,
     random_tokens,
     sequence,
     target_of,
@@ -181,7 +183,9 @@ def test_a_result_is_not_overwritten_by_the_next_pass() -> None:
     assert torch.equal(first.features, kept[1])
 
 
-@pytest.mark.parametrize(("group", "sessions", "nodes"), [(4, 64, 59), (1, 1, 8), (3, 5, 1024), (8, 256, 59), (7, 9, 0)])
+@pytest.mark.parametrize(
+    ("group", "sessions", "nodes"), [(4, 64, 59), (1, 1, 8), (3, 5, 1024), (8, 256, 59), (7, 9, 0)]
+)
 def test_every_common_pass_has_a_shape_and_their_number_is_bounded(group: int, sessions: int, nodes: int) -> None:
     found = shapes(group, sessions, nodes)
     assert len(found) == len(set(found)) <= 48
@@ -221,13 +225,20 @@ def test_the_probe_tells_a_wrong_graph_from_a_right_one() -> None:
     assert target.pool.taken == 0
 
 
+def test_the_probe_stays_within_a_short_context() -> None:
+    target = target_from_model(model_of("llama"), "short", context_length=64).target
+    assert probe(target, graphs_for(target, [Shape(8, 4, 16)]))[0] < 1e-4
+
+
 def test_a_processor_has_no_graphs() -> None:
     target = target_of("llama")
     target.prepare(4, 59)
     assert target.graphs is None
 
 
-def test_where_graphs_fail_passes_run_without(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_graphs_fail_passes_run_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("no such kernel")
 
