@@ -102,7 +102,8 @@ class Target:
         if self.device.type == "cuda":
             from dartspec.services.verifier.graphs import captured
 
-            self.graphs = captured(self, max_sessions, max_nodes)
+            with torch.cuda.device(self.device):
+                self.graphs = captured(self, max_sessions, max_nodes)
 
     def new_cache(self, positions: int) -> KVCache:
         """An empty cache for one session of at most so many positions."""
