@@ -26,6 +26,8 @@ def interpreted() -> dict[str, dict[str, float]]:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     program = [sys.executable, "-m", "tests.unit.verifier.interpreted_kernels", *CASES]
     done = subprocess.run(program, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if "only 0-dimensional arrays can be converted" in done.stderr:
+        pytest.skip("the interpreter of this Triton (3.6 does so) needs an older numpy")
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
