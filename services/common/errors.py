@@ -16,13 +16,16 @@ Servers turn them into gRPC statuses in one place (`common.server`), commands in
 
 from __future__ import annotations
 
-import grpc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import grpc
 
 
 class DartspecError(Exception):
     """Base of the tree. ``message`` is for people and names the bad value and the way out."""
 
-    code: grpc.StatusCode = grpc.StatusCode.INTERNAL
+    number: int = 13  # the google.rpc.Code, INTERNAL
 
     def __init__(self, message: str, *, field: str = "", retry_after_ms: int = 0) -> None:
         super().__init__(message)
@@ -31,15 +34,17 @@ class DartspecError(Exception):
         self.retry_after_ms = retry_after_ms
 
     @property
-    def number(self) -> int:
-        """The google.rpc.Code of this error."""
-        return int(self.code.value[0])
+    def code(self) -> grpc.StatusCode:
+        """The gRPC status of this error."""
+        import grpc  # here, so that a model runs where there is none
+
+        return next(status for status in grpc.StatusCode if status.value[0] == self.number)
 
 
 class InvalidArgument(DartspecError):
     """The caller sent something wrong; ``field`` names it."""
 
-    code = grpc.StatusCode.INVALID_ARGUMENT
+    number = 3  # INVALID_ARGUMENT
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message if message.startswith(field) else f"{field}: {message}", field=field)
@@ -48,53 +53,53 @@ class InvalidArgument(DartspecError):
 class FailedPrecondition(DartspecError):
     """The request is well formed but does not fit this service."""
 
-    code = grpc.StatusCode.FAILED_PRECONDITION
+    number = 9  # FAILED_PRECONDITION
 
 
 class NotFound(DartspecError):
     """A named thing does not exist."""
 
-    code = grpc.StatusCode.NOT_FOUND
+    number = 5  # NOT_FOUND
 
 
 class ResourceExhausted(DartspecError):
     """Full now; ``retry_after_ms`` says when to try again."""
 
-    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    number = 8  # RESOURCE_EXHAUSTED
 
 
 class DeadlineExceeded(DartspecError):
     """The request's time is over."""
 
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
+    number = 4  # DEADLINE_EXCEEDED
 
 
 class Cancelled(DartspecError):
     """The caller went away."""
 
-    code = grpc.StatusCode.CANCELLED
+    number = 1  # CANCELLED
 
 
 class Unavailable(DartspecError):
     """The other side cannot be reached; the same request may succeed later or elsewhere."""
 
-    code = grpc.StatusCode.UNAVAILABLE
+    number = 14  # UNAVAILABLE
 
 
 class Evicted(DartspecError):
     """The session was dropped to free memory; the request can be resumed."""
 
-    code = grpc.StatusCode.ABORTED
+    number = 10  # ABORTED
 
 
 class InternalError(DartspecError):
     """A fault of ours."""
 
-    code = grpc.StatusCode.INTERNAL
+    number = 13  # INTERNAL
 
 
 _BY_NUMBER: dict[int, type[DartspecError]] = {
-    int(cls.code.value[0]): cls
+    cls.number: cls
     for cls in (
         FailedPrecondition,
         NotFound,
@@ -110,6 +115,6 @@ _BY_NUMBER: dict[int, type[DartspecError]] = {
 
 def error_from_code(number: int, message: str, *, field: str = "", retry_after_ms: int = 0) -> DartspecError:
     """The error of a google.rpc.Code that came over the wire; an unknown code is an InternalError."""
-    if number == int(grpc.StatusCode.INVALID_ARGUMENT.value[0]):
+    if number == InvalidArgument.number:
         return InvalidArgument(field or "request", message)
     return _BY_NUMBER.get(number, InternalError)(message, field=field, retry_after_ms=retry_after_ms)

@@ -67,7 +67,7 @@ class Decoder:
         wanted = [_rows_with_logits(work, start) for work, start in zip(works, starts, strict=False)]
         rows = [row for part in wanted for row in part]
         hidden = out.hidden if len(rows) == len(out.hidden) else out.hidden[rows]
-        logits = self.target.logits(hidden).cpu() if rows else hidden  # the step's one copy to the host
+        logits = self.target.host_logits(hidden) if rows else hidden  # the step's one copy to the host
         self.pass_seconds = time.perf_counter() - begin
         results: list[Commit | DartspecError | None] = []
         at = 0

@@ -75,6 +75,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
     warm_up(decoder, admission)
     settle_invariance(settings.invariant, decoder, admission)
     log.info("invariant rows: %s", f"in blocks of {target.row_block}" if target.invariant else "no")
+    target.prepare(settings.max_sessions, limit)
     budget: Budget = FixedBudget(limit)
     if settings.budget == ADAPTIVE and head is not None:
         log.info("measuring what passes cost")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,7 +17,11 @@ import torch.nn.functional as F
 from dartspec.services.verifier.attention import Plan, Segment, attend, plan
 from dartspec.services.verifier.kv_cache import KVCache, KVPool
 from dartspec.services.verifier.linear import Matrix, linear
+from dartspec.services.verifier.packing import to_device
 from dartspec.services.verifier.target_config import TargetConfig
+
+if TYPE_CHECKING:
+    from dartspec.services.verifier.graphs import Graphs
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,9 @@ class Target:
         self.feature_layers = feature_layers  # decoder layers, counted from 0
         self.row_block = row_block  # see `linear.py`; 0: rows may depend on their company
         self.pool = KVPool(config.layers, config.kv_heads, config.head_dim, like=norm)
+        # Plans are made on the host and sent in one copy; this has the type and the device of what is in them.
+        self._plan_like = torch.empty(0, dtype=norm.dtype)
+        self.graphs: Graphs | None = None
 
     @property
     def invariant(self) -> bool:
@@ -84,19 +92,37 @@ class Target:
         """Where everything is."""
         return self.embedding.device
 
+    @property
+    def rope(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines, [positions, head_dim] each."""
+        return self._cos, self._sin
+
+    def prepare(self, max_sessions: int, max_nodes: int) -> None:
+        """Capture CUDA graphs of common passes, once the target is as it stays; elsewhere there is nothing to do."""
+        if self.device.type == "cuda":
+            from dartspec.services.verifier.graphs import captured
+
+            with torch.cuda.device(self.device):
+                self.graphs = captured(self, max_sessions, max_nodes)
+
     def new_cache(self, positions: int) -> KVCache:
         """An empty cache for one session of at most so many positions."""
         return self.pool.new_cache(positions)
 
-    @torch.inference_mode()
     def forward(self, segments: Sequence[Segment]) -> Pass:
         """Run the rows of all segments; writes their keys and values behind the committed ones, commits nothing."""
-        attention = plan(segments, self.invariant, like=self.norm)
+        done = self.graphs.run(segments) if self.graphs is not None else None
+        return self.eager(segments) if done is None else done
+
+    @torch.inference_mode()
+    def eager(self, segments: Sequence[Segment]) -> Pass:
+        """`forward` without CUDA graphs."""
         positions = np.concatenate([segment.depth.astype(np.int64) + segment.cache.length for segment in segments])
-        position = torch.from_numpy(positions).to(self.device)
+        token_ids = torch.tensor([token for segment in segments for token in segment.token_ids])
+        made = (plan(segments, self.invariant, like=self._plan_like), torch.from_numpy(positions), token_ids)
+        attention, position, token_ids = to_device(made, self.device)
         cos, sin = self._cos[position][:, None], self._sin[position][:, None]  # [rows, 1, head_dim]
-        token_ids = [token for segment in segments for token in segment.token_ids]
-        x = F.embedding(torch.tensor(token_ids, device=self.device), self.embedding)  # [rows, H]
+        x = F.embedding(token_ids, self.embedding)  # [rows, H]
         features: dict[int, torch.Tensor] = {}
         for index, layer in enumerate(self.layers):
             x = x + self._attention(layer, index, attention, self._norm(x, layer.input_norm), cos, sin)
@@ -111,6 +137,16 @@ class Target:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [rows, H] before the final norm -> logits [rows, V] in the target's dtype."""
         return self._linear(self._norm(hidden, self.norm), self.lm_head, None)
+
+    def host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`logits` on the host; a device copies them into memory that it reaches directly."""
+        logits = self.logits(hidden)
+        if logits.device.type != "cuda":
+            return logits
+        host = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
+        host.copy_(logits, non_blocking=True)
+        torch.cuda.current_stream(logits.device).synchronize()
+        return host
 
     def _attention(
         self, layer: Layer, index: int, attention: Plan, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
