@@ -32,9 +32,7 @@ class PlainClient:
         for prompt in prompts:
             self._last += 1
             found[self._last] = []
-            self._engine.submit(
-                self, Open(self._last, list(prompt), len(prompt), sampling, 0, 0, "bench", False, True)
-            )
+            self._engine.submit(self, Open(self._last, list(prompt), len(prompt), sampling, 0, 0, "bench", False, True))
         unfinished = len(prompts)
         while unfinished:
             for event in self._events.get(timeout=PATIENCE_SECONDS):
