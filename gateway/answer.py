@@ -81,6 +81,7 @@ class Answer:
             except DartspecError as error:
                 log.info("request %s leaves verifier %s: %s", self._plan.start.request_id, link.address, error.message)
                 self._failover.failed(link.address, error, _now())
+                self._ledger.left_verifier()
 
     async def _rounds_on(self, link: VerifierLink) -> AsyncGenerator[Round, None]:
         opening = self._opening()

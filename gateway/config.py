@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
-from dartspec.services.common.config import addresses, between, setting
+from dartspec.services.common.config import addresses, between, setting, tcp_address
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,20 @@ class Settings:
 
     listen: tuple[str, ...] = setting(
         ("127.0.0.1:7000",), 'Address, "host:port" (0: a free port) or "unix:/path"; repeatable.', check=addresses
+    )
+    http_listen: str = setting(
+        "",
+        'Address of the OpenAI-style HTTP API, "host:port" (0: a free port); default: none.',
+        check=tcp_address,
+    )
+    metrics_listen: str = setting(
+        "",
+        'Address for Prometheus metrics over HTTP, "host:port" (0: a free port); default: none. --http-listen has '
+        "them too.",
+        check=tcp_address,
+    )
+    api_keys_file: str = setting(
+        "", 'File of API keys, "name:key" a line; when given, every request must bring one of them.'
     )
     verifier: tuple[str, ...] = setting((), "Address of a verifier; others may announce themselves.", check=addresses)
     ngram: tuple[str, ...] = setting(
@@ -38,6 +52,9 @@ class Settings:
         1024, "Longest answer when a request does not say; the context may leave less.", check=between(1, 2**31 - 1)
     )
     max_requests: int = setting(1024, "Requests at once; more are refused with a retry hint.", check=between(1, 10**6))
+    max_requests_per_key: int = setting(
+        0, "Requests at once of each key of --api-keys-file; 0: no limit of their own.", check=between(0, 10**6)
+    )
     stall_seconds: float = setting(
         120.0, "A verifier that owes answers and is silent for so long is lost.", check=between(0.1, 3600)
     )

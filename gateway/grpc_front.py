@@ -7,7 +7,9 @@ from contextlib import aclosing
 
 import grpc
 
+from dartspec.gateway.api_keys import ApiKeys
 from dartspec.gateway.convert import record_from_proto, request_from_proto, response_to_proto
+from dartspec.gateway.grpc_keys import authorization
 from dartspec.gateway.registry import Registry
 from dartspec.gateway.service import Generation
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
@@ -16,15 +18,17 @@ from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     """GatewayService of gateway.proto."""
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, keys: ApiKeys) -> None:
         self._generation = generation
+        self._keys = keys
 
     async def Generate(  # noqa: N802 - the name in gateway.proto
         self, request: gateway_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> None:
         # Writing here rather than yielding: a client that goes away cancels the write or the wait for the next
         # message, and either closes the answer at once.
-        answer = self._generation.generate(request_from_proto(request), context.time_remaining())
+        client = self._keys.client(authorization(context.invocation_metadata()))
+        answer = self._generation.generate(request_from_proto(request), context.time_remaining(), client)
         async with aclosing(answer) as messages:
             async for message in messages:
                 await context.write(response_to_proto(message))

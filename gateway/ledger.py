@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from dartspec.gateway.histogram import INTER_TOKEN_BOUNDS, Histogram
 
 if TYPE_CHECKING:
     from dartspec.gateway.search import Found
     from dartspec.gateway.types import Round
+
+POSITIONS = 32  # depths of accepted tokens that are told apart; what is deeper counts with the last
 
 
 @dataclass
@@ -16,6 +20,8 @@ class Ledger:
 
     The draft that runs with the prefill is in draft_ms, since its candidates are verified in the first round, but
     its time lies before the first token and so outside decode_ms. The prefill's own pass is in ttft_ms only.
+    rounds_by_accepted: rounds of dart_rounds by their A, at most POSITIONS. inter_token: seconds between tokens; those
+    that came together share the time since the one before them.
     """
 
     arrived: float
@@ -32,6 +38,11 @@ class Ledger:
     wait_ms: float = 0.0
     chain_fallbacks: int = 0
     delivered_accepted: int = 0
+    delivered_tokens: int = 0
+    failovers: int = 0
+    rounds_by_accepted: list[int] = field(default_factory=lambda: [0] * (POSITIONS + 1))
+    inter_token: Histogram = field(default_factory=lambda: Histogram(INTER_TOKEN_BOUNDS))
+    _since_last: float | None = None
     _first_draft_ms: float = 0.0
     _first_token: float | None = None
     _last_token: float | None = None
@@ -43,7 +54,7 @@ class Ledger:
         if self._first_token is None:
             self._first_token = now
             self._first_draft_ms = round.draft_ms
-        self._last_token = now
+        self._committed(now)
 
     def decoded(self, round: Round, now: float) -> None:
         """A plain step gave a token."""
@@ -55,6 +66,7 @@ class Ledger:
         self.dart_rounds += 1
         self.dart_committed += round.accepted + 1
         self.accepted += round.accepted
+        self.rounds_by_accepted[min(round.accepted, POSITIONS)] += 1
         self.nodes_offered += round.nodes_offered
         self.nodes_verified += round.nodes_verified
         self._passed(round, now)
@@ -67,6 +79,13 @@ class Ledger:
     def delivered(self, round: Round, tokens: int) -> None:
         """This many of the round's tokens were delivered; its accepted candidates come first."""
         self.delivered_accepted += min(round.accepted, tokens)
+        self.delivered_tokens += tokens
+        if self._since_last is not None and tokens:
+            self.inter_token.add(self._since_last / tokens, tokens)
+
+    def left_verifier(self) -> None:
+        """The answer goes on elsewhere after a failure."""
+        self.failovers += 1
 
     def ended(self, now: float) -> None:
         """Nothing follows."""
@@ -76,7 +95,16 @@ class Ledger:
         self.draft_ms += round.draft_ms
         self.verify_ms += round.verify_ms
         self.wait_ms += round.wait_ms
+        self._committed(now)
+
+    def _committed(self, now: float) -> None:
+        self._since_last = None if self._last_token is None else now - self._last_token
         self._last_token = now
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a first token."""
+        return self._first_token is not None
 
     @property
     def rejected(self) -> int:

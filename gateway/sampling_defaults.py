@@ -38,6 +38,20 @@ def choose_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of one of several answers to a request: the first has the request's own.
+
+    The others take the outputs of SplitMix64 started at the request's seed, cut to SEED_BITS.
+    """
+    if index == 0:
+        return seed
+    mask = 2**64 - 1
+    mixed = (seed + index * 0x9E3779B97F4A7C15) & mask
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
+    return (mixed ^ (mixed >> 31)) >> (64 - SEED_BITS)
+
+
 def check_stop_strings(stops: tuple[str, ...], *, most: int = 16, longest: int = 256) -> None:
     """Raise InvalidArgument for too many, empty or overlong stop strings."""
     if len(stops) > most:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from dartspec.gateway.api_keys import ApiKeys
 from dartspec.gateway.config import Settings
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.grpc_front import GatewayServicer, RegistryServicer
+from dartspec.gateway.grpc_keys import KeyInterceptor
 from dartspec.gateway.registry import Record, Registry, ServiceKind
 from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.service import Generation
 from dartspec.services.common.server import Server, wait_for_stop_signal
 from dartspec.v1 import gateway_pb2_grpc
+
+log = logging.getLogger(__name__)
 
 SERVICES = ("dartspec.v1.GatewayService", "dartspec.v1.RegistryService")
 FIRST_ATTEMPT_SECONDS = 10.0
@@ -24,9 +29,10 @@ FIRST_ATTEMPT_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Gateway:
-    """What a running gateway listens on, and its parts for inspection."""
+    """What a running gateway listens on, and its parts for inspection. http: a URL, empty without --http-listen."""
 
     addresses: list[str]
+    http: str
     generation: Generation
     fleet: Fleet
 
@@ -38,17 +44,19 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     fleet = Fleet(registry, stall_seconds=settings.stall_seconds, rng=random.Random())
     search = TreeSearch(registry, settings)
     generation = Generation(fleet, search, settings)
-    server = Server(SERVICES)
-    gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(generation), server.grpc_server)
+    keys = ApiKeys.read(settings.api_keys_file)
+    server = Server(SERVICES, [KeyInterceptor(keys)])
+    gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(generation, keys), server.grpc_server)
     gateway_pb2_grpc.add_RegistryServiceServicer_to_server(
         RegistryServicer(registry, fleet.registry_changed), server.grpc_server
     )
     addresses = await server.start(settings.listen)
     following = asyncio.create_task(fleet.run())
     try:
-        await fleet.first_attempts(FIRST_ATTEMPT_SECONDS)
-        await server.ready()
-        yield Gateway(addresses, generation, fleet)
+        async with _http(settings, generation, fleet, keys) as http:
+            await fleet.first_attempts(FIRST_ATTEMPT_SECONDS)
+            await server.ready()
+            yield Gateway(addresses, http, generation, fleet)
     finally:
         await server.stop()
         following.cancel()
@@ -59,8 +67,30 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
 async def serve(settings: Settings) -> None:
     """Run until SIGINT or SIGTERM; says when it is ready in one line on stdout."""
     async with running(settings) as gateway:
-        print("dartspec gateway ready on", *gateway.addresses, flush=True)
+        print("dartspec gateway ready on", *gateway.addresses, *filter(None, [gateway.http]), flush=True)
         await wait_for_stop_signal()
+
+
+@asynccontextmanager
+async def _http(settings: Settings, generation: Generation, fleet: Fleet, keys: ApiKeys) -> AsyncIterator[str]:
+    """The HTTP API and the endpoint of the metrics, if they are wanted; gives the API's URL."""
+    async with AsyncExitStack() as exits:
+        url = ""
+        if settings.metrics_listen:
+            from dartspec.gateway.metrics import GatewayCollector
+            from dartspec.services.common.metrics import MetricsEndpoint
+
+            endpoint = exits.enter_context(MetricsEndpoint(settings.metrics_listen))
+            endpoint.show(GatewayCollector(generation.stats))
+            log.info("metrics on http://%s/metrics", endpoint.address)
+        if settings.http_listen:
+            from dartspec.gateway.http.server import http_server
+
+            front = http_server(generation, fleet, keys)
+            url = await front.start(settings.http_listen)
+            exits.push_async_callback(front.stop)
+            log.info("OpenAI-style API on %s/v1", url)
+        yield url
 
 
 def _static_records(settings: Settings) -> tuple[Record, ...]:

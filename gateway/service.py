@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 
 from dartspec.gateway.ahead import ahead
 from dartspec.gateway.answer import Answer
@@ -13,9 +14,11 @@ from dartspec.gateway.config import Settings
 from dartspec.gateway.failover import Failover
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.ledger import Ledger
+from dartspec.gateway.model import Model
 from dartspec.gateway.plan import Plan, make_plan
 from dartspec.gateway.request import Request
 from dartspec.gateway.search import TreeSearch
+from dartspec.gateway.stats import Stats
 from dartspec.gateway.types import Chunk, Finish, Mode, Start
 from dartspec.services.common.errors import ResourceExhausted
 
@@ -33,27 +36,53 @@ class Generation:
         self._search = search
         self._settings = settings
         self.open_requests = 0
+        self.stats = Stats()
+        self._open_of: Counter[str] = Counter()  # by client
 
-    async def generate(self, request: Request, time_left: float | None) -> AsyncGenerator[Start | Chunk | Finish, None]:
+    def model(self, name: str) -> Model:
+        """The model that answers a request for ``name``; see `Fleet.model` for what it raises."""
+        return self._fleet.model(name)
+
+    async def generate(
+        self, request: Request, time_left: float | None, client: str = ""
+    ) -> AsyncGenerator[Start | Chunk | Finish, None]:
         """The messages of one answer: a start, chunks, a finish. ``time_left`` in seconds, None without a deadline.
 
-        Closing the iterator frees the request's session.
+        ``client`` is the name that belongs to the caller's API key, empty where none is wanted. Closing the iterator
+        frees the request's session.
         """
-        arrived = asyncio.get_running_loop().time()
+        ledger = Ledger(asyncio.get_running_loop().time())
+        with self.stats.request(ledger), self._admitted(client):
+            plan = await self._plan(request)
+            ledger.mode_reason = plan.mode_reason
+            yield plan.start
+            async with aclosing(self._answer(plan, ledger, time_left)) as messages:
+                async for message in messages:
+                    if isinstance(message, Finish):
+                        self.stats.finished(message)
+                    yield message
+
+    @contextmanager
+    def _admitted(self, client: str) -> Iterator[None]:
+        """Count a request while it is open. Raises ResourceExhausted when there are too many."""
         if self.open_requests >= self._settings.max_requests:
             raise ResourceExhausted(
                 f"{self.open_requests} requests are open, the most that this gateway takes (--max-requests)",
                 retry_after_ms=RETRY_AFTER_MS,
             )
+        most = self._settings.max_requests_per_key
+        if client and most and self._open_of[client] >= most:
+            raise ResourceExhausted(
+                f"{self._open_of[client]} requests of this API key are open, the most that it may have at once",
+                retry_after_ms=RETRY_AFTER_MS,
+            )
         self.open_requests += 1
+        self._open_of[client] += 1
         try:
-            plan = await self._plan(request)
-            yield plan.start
-            async with aclosing(self._answer(plan, arrived, time_left)) as messages:
-                async for message in messages:
-                    yield message
+            yield
         finally:
             self.open_requests -= 1
+            self._open_of[client] -= 1
 
     async def _plan(self, request: Request) -> Plan:
         plan = await make_plan(request, self._fleet.model(request.model), self._settings)
@@ -61,9 +90,8 @@ class Generation:
         self._fleet.choose(plan.model, needs_head=plan.mode is Mode.DART)
         return plan
 
-    def _answer(self, plan: Plan, arrived: float, time_left: float | None) -> AsyncGenerator[Chunk | Finish, None]:
-        ledger = Ledger(arrived, mode_reason=plan.mode_reason)
+    def _answer(self, plan: Plan, ledger: Ledger, time_left: float | None) -> AsyncGenerator[Chunk | Finish, None]:
         failover = Failover(self._settings.resume_seconds, begun=bool(plan.committed))
-        deadline = None if time_left is None else arrived + time_left
+        deadline = None if time_left is None else ledger.arrived + time_left
         answer = Answer(plan, self._fleet, self._search, ledger, failover, deadline=deadline)
         return ahead(answer.messages(), READ_AHEAD)

@@ -13,6 +13,7 @@ from google.protobuf import struct_pb2
 from dartspec.cli.answer import Answer, Ledger
 from dartspec.cli.request_settings import RequestSettings
 from dartspec.services.common.channel import error_from_rpc, open_channel
+from dartspec.services.common.credentials import credentials
 from dartspec.services.common.errors import DartspecError, InternalError, Unavailable
 from dartspec.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 
@@ -54,7 +55,7 @@ class GatewayClient:
         pieces: list[str] = []
         sent = time.perf_counter()
         first = sent
-        async for message in self._stub.Generate(request):
+        async for message in self._stub.Generate(request, metadata=credentials()):
             kind = message.WhichOneof("kind")
             if kind == "start":
                 start = message.start

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from dartspec.services.common.channel import open_channel
+from dartspec.services.common.credentials import credentials
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,8 @@ async def _announce(address: str, record: Callable[[], gateway_pb2.ServiceRecord
         stub = gateway_pb2_grpc.RegistryServiceStub(channel)
         while True:
             try:
-                answer = await stub.Announce(gateway_pb2.AnnounceRequest(record=record()), timeout=CALL_SECONDS)
+                request = gateway_pb2.AnnounceRequest(record=record())
+                answer = await stub.Announce(request, timeout=CALL_SECONDS, metadata=credentials())
                 pause = max(answer.next_within_ms / 2000.0, 0.05)
                 if not reachable:
                     log.info("gateway %s is back", address)

@@ -3,6 +3,7 @@
 DartspecError
 ├── InvalidArgument      the caller sent something wrong; names the field
 ├── FailedPrecondition   right request, wrong place: fingerprints, missing head, unsupported model
+├── Unauthenticated      no API key, or one that is not known
 ├── NotFound             a named thing does not exist
 ├── ResourceExhausted    full now; says when to try again
 ├── DeadlineExceeded     the request's time is over
@@ -56,6 +57,12 @@ class FailedPrecondition(DartspecError):
     number = 9  # FAILED_PRECONDITION
 
 
+class Unauthenticated(DartspecError):
+    """No API key, or one that is not known."""
+
+    number = 16  # UNAUTHENTICATED
+
+
 class NotFound(DartspecError):
     """A named thing does not exist."""
 
@@ -102,6 +109,7 @@ _BY_NUMBER: dict[int, type[DartspecError]] = {
     cls.number: cls
     for cls in (
         FailedPrecondition,
+        Unauthenticated,
         NotFound,
         ResourceExhausted,
         DeadlineExceeded,

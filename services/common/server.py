@@ -102,10 +102,10 @@ def status_of(error: DartspecError) -> status_pb2.Status:
 class Server:
     """A grpc.aio server. Add servicers to ``grpc_server``, then ``start``, ``ready``, ``stop``."""
 
-    def __init__(self, service_names: Sequence[str]) -> None:
+    def __init__(self, service_names: Sequence[str], interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> None:
         # Without this two processes could listen on one port and share its calls.
         options = [*GRPC_OPTIONS, ("grpc.so_reuseport", 0)]
-        self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=options)
+        self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=options)
         self._health = health.aio.HealthServicer()
         self._names = ["", *service_names]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc_server)
