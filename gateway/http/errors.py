@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 
 
 INTERNAL = Kind(500, "server_error", "internal_error")
-KINDS: dict[type[DartspecError], Kind] = {
+KINDS: dict[type, Kind] = {
     InvalidArgument: Kind(400, INVALID, None),
     FailedPrecondition: Kind(400, INVALID, None),
     Unauthenticated: Kind(401, INVALID, "invalid_api_key"),
@@ -44,7 +44,7 @@ KINDS: dict[type[DartspecError], Kind] = {
 }
 
 # How that API calls what our requests call otherwise.
-_PARAMETERS = {"text": "prompt", "token_ids": "prompt", "chat.template_arguments": "chat_template_kwargs"}
+_PARAMETERS = {"body": "", "text": "prompt", "token_ids": "prompt", "chat.template_arguments": "chat_template_kwargs"}
 
 
 def body(message: str, kind: Kind, param: str | None) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def body(message: str, kind: Kind, param: str | None) -> dict[str, Any]:
 
 def kind_of(error: DartspecError) -> Kind:
     """Its status, type and code."""
-    kind = KINDS.get(type(error), INTERNAL)
+    kind = next((KINDS[each] for each in type(error).__mro__ if each in KINDS), INTERNAL)
     return kind._replace(code="model_not_found") if kind.status == 404 and error.field == "model" else kind
 
 
@@ -62,7 +62,7 @@ def error_body(error: DartspecError) -> dict[str, Any]:
     """The JSON of an error; the field has the name by which the client knows it, in the message too."""
     param = parameter(error.field)
     message = error.message
-    if error.field and message.startswith(f"{error.field}:"):
+    if param and message.startswith(f"{error.field}:"):
         message = f"{param}{message[len(error.field) :]}"
     return body(message, kind_of(error), param or None)
 

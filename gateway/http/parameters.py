@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dartspec.gateway.http.fields import Fields, integer, kind, number, string
 from dartspec.gateway.http.logprobs import ask_top_logprobs
@@ -21,7 +22,8 @@ UINT64 = 2**64 - 1
 NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 IGNORED = ("user", "safety_identifier", "prompt_cache_key", "metadata", "parallel_tool_calls")
 NO_TOOLS = "function calling is not supported"
-UNSUPPORTED = (
+# Field, values that ask for nothing, and why others are refused.
+UNSUPPORTED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("tools", ([],), NO_TOOLS),
     ("tool_choice", ("none", "auto"), NO_TOOLS),
     ("functions", ([],), NO_TOOLS),
