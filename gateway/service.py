@@ -40,7 +40,7 @@ class Generation:
         self._open_of: Counter[str] = Counter()  # by client
 
     def model(self, name: str) -> Model:
-        """The model that answers a request for ``name``; see `Fleet.model` for what it raises."""
+        """The model of that name; see `Fleet.model` for what it raises."""
         return self._fleet.model(name)
 
     async def generate(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
 from dartspec.gateway.http.dialects import Dialect
+from dartspec.gateway.http.logprobs import ChatLogprobs, TextLogprobs
 from dartspec.gateway.http.parameters import Wanted
 from dartspec.gateway.model import Model
 from dartspec.gateway.types import Chunk, Finish, Start
@@ -30,18 +31,14 @@ class Choice:
 class Writer:
     """Writes the choices of one call."""
 
-    def __init__(self, dialect: Dialect, wanted: Wanted, model: Model) -> None:
+    def __init__(self, dialect: Dialect, wanted: Wanted, models: Callable[[str], Model]) -> None:
+        """``models`` finds the model that an answer's start names."""
         self._dialect = dialect
         self._wanted = wanted
+        self._models = models
         self._choices = [Choice() for _ in wanted.requests]
-        self._logprobs = [dialect.logprobs(model.tokenizer.vocabulary) for _ in wanted.requests]
-        self._head = {
-            "id": f"{dialect.prefix}{wanted.request_id}",
-            "created": int(time.time()),
-            "model": model.name,
-            # Equal ones, a seed and equal parameters give equal tokens.
-            "system_fingerprint": f"fp_{sha256(repr(model.key).encode()).hexdigest()[:12]}",
-        }
+        self._logprobs: dict[int, ChatLogprobs | TextLogprobs] = {}  # by index of the choice
+        self._head: dict[str, Any] = {"id": f"{dialect.prefix}{wanted.request_id}", "created": int(time.time())}
 
     async def whole(self, messages: Messages) -> dict[str, Any]:
         """All answers to their end."""
@@ -49,7 +46,7 @@ class Writer:
             choice = self._choices[index]
             match message:
                 case Start():
-                    choice.start = message
+                    self._begin(index, message)
                 case Chunk():
                     choice.texts.append(message.text)
                     if self._wanted.logprobs:
@@ -65,7 +62,7 @@ class Writer:
             choice = self._choices[index]
             match message:
                 case Start():
-                    choice.start = message
+                    self._begin(index, message)
                 case Chunk():
                     if not choice.texts and (opening := self._dialect.opening()) is not None:
                         yield self._part({"index": index, **opening, "logprobs": None, "finish_reason": None})
@@ -80,6 +77,14 @@ class Writer:
                     yield self._part({"index": index, **self._dialect.closing(), "logprobs": None, **end})
         if self._wanted.include_usage:
             yield {**self._head, "object": self._dialect.part, "choices": [], "usage": self._usage()}
+
+    def _begin(self, index: int, start: Start) -> None:
+        model = self._models(start.model)
+        self._choices[index].start = start
+        self._logprobs[index] = self._dialect.logprobs(model.tokenizer.vocabulary)
+        self._head["model"] = model.name
+        # Equal ones, a seed and equal parameters give equal tokens.
+        self._head["system_fingerprint"] = f"fp_{sha256(repr(model.key).encode()).hexdigest()[:12]}"
 
     def _part(self, choice: dict[str, Any]) -> dict[str, Any]:
         part = {**self._head, "object": self._dialect.part, "choices": [choice]}

@@ -63,11 +63,10 @@ class Handlers:
             body = await request.read()
             values = await asyncio.to_thread(parse, body) if len(body) > LONG_BODY else parse(body)
             wanted = dialect.read(Fields(values))
-            model = self._generation.model(wanted.requests[0].model)
             client = request[CLIENT]
             answers = [self._generation.generate(each, None, client) for each in wanted.requests]
             headers = {"x-request-id": wanted.request_id}
-            writer = Writer(dialect, wanted, model)
+            writer = Writer(dialect, wanted, self._generation.model)
             async with aclosing(merged(answers)) as messages:
                 if wanted.stream:
                     return await _stream(request, writer.parts(messages), headers)

@@ -16,7 +16,7 @@ BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def ask_top_logprobs(sampling: common_pb2.Sampling, count: int) -> None:
-    """Ask for log-probabilities of the ``count`` likeliest tokens. Raises InvalidArgument: verifiers do not tell them."""
+    """Ask for those of the ``count`` likeliest tokens. Raises InvalidArgument: verifiers do not tell them."""
     if count:
         raise InvalidArgument("top_logprobs", "only the chosen tokens' log-probabilities are told; use 0")
 

@@ -19,9 +19,11 @@ MESSAGES: Any = [{"role": "user", "content": "hello"}]
 @asynccontextmanager
 async def http_stack(stack: StackMaker, *services: Any, **settings: Any) -> AsyncIterator[tuple[Stack, AsyncOpenAI]]:
     """A stack with the HTTP API, and the official client for it, which does not try again."""
-    async with stack(*services, http_listen=HTTP, **settings) as running:
-        async with AsyncOpenAI(base_url=f"{running.gateway.http}/v1", api_key="none", max_retries=0) as client:
-            yield running, client
+    async with (
+        stack(*services, http_listen=HTTP, **settings) as running,
+        AsyncOpenAI(base_url=f"{running.gateway.http}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield running, client
 
 
 async def send(

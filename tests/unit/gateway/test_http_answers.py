@@ -154,7 +154,7 @@ async def test_choices_run_at_once(stack: StackMaker) -> None:
 
 
 def test_seeds_of_choices_are_splitmix64() -> None:
-    # The published first outputs for the state 0, and for 1234567 (rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64).
+    # First outputs for the states 0 and 1234567, as rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64 has them.
     zero = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     other = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert [choice_seed(0, index) for index in range(4)] == [0, *(output >> 11 for output in zero)]
