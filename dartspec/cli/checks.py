@@ -37,6 +37,7 @@ PACKAGES: Sequence[tuple[str, str, bool]] = (
     ("numpy", "", True),
     ("tokenizers", "gateway", True),
     ("jinja2", "gateway", True),
+    ("aiohttp", "gateway", True),
     ("dartspec-ngram-index", "ngram", False),
     ("torch", "verifier", True),
     ("transformers", "verifier", True),

@@ -24,22 +24,22 @@ class Services:
         self._processes: list[Process] = []
         self._lost: list[Process] = []
 
-    async def start(self, program: Program) -> str:
-        """Start a service and wait until it serves; returns its first address. Raises why it did not start."""
+    async def start(self, program: Program) -> list[str]:
+        """Start a service and wait until it serves; returns its addresses. Raises why it did not start."""
         name = program.name
         self._starting.add(name)
         self._progress.start(name)
         process = await Process.start(name, program.argv, lambda line, passing: self._log(name, line, passing))
         self._processes.append(process)
         try:
-            address = (await process.ready())[0]
-            await wait_until_serving(address)
+            addresses = await process.ready()
+            await wait_until_serving(addresses[0])
         except DartspecError:
             self._progress.failed(name, log_tail=process.log_tail())
             raise
         self._starting.discard(name)
-        self._progress.done(name, f"ready on {address}")
-        return address
+        self._progress.done(name, f"ready on {' '.join(addresses)}")
+        return addresses
 
     async def complete(self, program: Program, note: str) -> None:
         """Run a program that ends by itself. Raises why it failed."""

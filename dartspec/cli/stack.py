@@ -26,9 +26,10 @@ SOCKET_PATH_LIMIT = 100  # sun_path holds 108 bytes on Linux, 104 elsewhere
 
 @dataclass(frozen=True)
 class Stack:
-    """Addresses of a running stack, and what serves there."""
+    """Addresses of a running stack, and what serves there. http: URL of the HTTP API, empty without it."""
 
     gateway: str
+    http: str
     verifiers: tuple[str, ...]
     ngram: str | None
     index: Path | None
@@ -41,14 +42,15 @@ async def running_stack(
     settings: StackSettings,
     *,
     listen: Sequence[str] = (),
+    http_listen: str = "",
     mode: str = "auto",
     on_log: LogLine | None = None,
     progress: Progress | None = None,
 ) -> AsyncIterator[Stack]:
     """Start a stack, wait until every service is ready, and stop it when the block ends, however it ends.
 
-    The gateway listens on ``listen``, by default on a Unix socket in the stack's private directory. Raises what the
-    first service that failed said.
+    The gateway listens on ``listen``, by default on a Unix socket in the stack's private directory, and has its HTTP
+    API on ``http_listen`` if that is not empty. Raises what the first service that failed said.
     """
     with tempfile.TemporaryDirectory(prefix="dartspec-", dir=_socket_parent()) as directory:
         sockets = Path(directory)
@@ -57,7 +59,8 @@ async def running_stack(
         try:
             async with progress:
                 try:
-                    stack = await _start(settings, services, sockets, listen or [_address(sockets, "gateway")], mode)
+                    gateway = (listen or [_address(sockets, "gateway")], http_listen, mode)
+                    stack = await _start(settings, services, sockets, *gateway)
                 except ExceptionGroup as group:
                     raise _first(group) from None
             yield stack
@@ -65,7 +68,9 @@ async def running_stack(
             await services.stop()
 
 
-async def _start(settings: StackSettings, services: Services, sockets: Path, listen: Sequence[str], mode: str) -> Stack:
+async def _start(
+    settings: StackSettings, services: Services, sockets: Path, listen: Sequence[str], http_listen: str, mode: str
+) -> Stack:
     machine = read_machine()
     dtype = settings.dtype if settings.dtype != "auto" else native_dtype(machine, settings.device)[0]
     threads = threads_of(settings, machine.cores)
@@ -77,14 +82,16 @@ async def _start(settings: StackSettings, services: Services, sockets: Path, lis
         verifiers = [group.create_task(services.start(program)) for program in programs]
         described = group.create_task(_described(verifiers[0]))
         ngram = group.create_task(_start_ngram(settings, services, sockets, described))
-    addresses = [verifier.result() for verifier in verifiers]
+    addresses = [verifier.result()[0] for verifier in verifiers]
     ngram_address, index = ngram.result()
-    gateway = await services.start(gateway_program(settings, listen, addresses, ngram_address, mode))
-    return Stack(gateway, tuple(addresses), ngram_address, index, described.result(), services)
+    program = gateway_program(settings, listen, addresses, ngram_address, mode, http_listen)
+    gateway = await services.start(program)
+    http = next((address for address in gateway if address.startswith("http://")), "")
+    return Stack(gateway[0], http, tuple(addresses), ngram_address, index, described.result(), services)
 
 
-async def _described(verifier: asyncio.Task[str]) -> TargetDescription:
-    return await describe_target(await verifier)
+async def _described(verifier: asyncio.Task[list[str]]) -> TargetDescription:
+    return await describe_target((await verifier)[0])
 
 
 async def _start_ngram(
@@ -97,7 +104,7 @@ async def _start_ngram(
         choice.path.parent.mkdir(parents=True, exist_ok=True)
         # Only the verifier knows the tokenizer's fingerprint, so the first start counts after the model is loaded.
         await services.complete(build_program(choice, await described), f"counting {choice.corpus}")
-    address = await services.start(ngram_program(settings, str(choice.path), _address(sockets, "ngram")))
+    address = (await services.start(ngram_program(settings, str(choice.path), _address(sockets, "ngram"))))[0]
     await check_index(address, await described)
     return address, choice.path
 

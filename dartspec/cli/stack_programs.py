@@ -34,14 +34,20 @@ def ngram_program(settings: StackSettings, index: str, address: str) -> Program:
 
 
 def gateway_program(
-    settings: StackSettings, listen: Sequence[str], verifiers: Sequence[str], ngram: str | None, mode: str
+    settings: StackSettings,
+    listen: Sequence[str],
+    verifiers: Sequence[str],
+    ngram: str | None,
+    mode: str,
+    http_listen: str = "",
 ) -> Program:
-    """The gateway over services at known addresses."""
+    """The gateway over services at known addresses; without an HTTP API if ``http_listen`` is empty."""
     return Program(
         "gateway",
         (
             *("gateway", "serve", "--log-level", settings.log_level, "--mode", mode),
             *_repeated("--listen", listen),
+            *_option("--http-listen", http_listen or None),
             *_repeated("--verifier", verifiers),
             *_option("--ngram", ngram),
         ),

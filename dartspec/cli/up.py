@@ -18,11 +18,12 @@ from dartspec.cli.sections import SectionedCommand
 from dartspec.cli.services import Services
 from dartspec.cli.stack import Stack, running_stack
 from dartspec.cli.stack_settings import StackSettings
-from dartspec.services.common.config import options
-from dartspec.services.common.errors import DartspecError
+from dartspec.services.common.config import options, tcp_address
+from dartspec.services.common.errors import DartspecError, InvalidArgument
 from dartspec.services.common.server import wait_for_stop_signal
 
 DEFAULT_LISTEN = "127.0.0.1:7000"
+DEFAULT_HTTP = "127.0.0.1:8000"
 
 
 @click.command(cls=SectionedCommand, sections={"Stack": StackSettings})
@@ -36,6 +37,14 @@ DEFAULT_LISTEN = "127.0.0.1:7000"
     help="Address of the gateway: host:port or unix:/path; repeatable; port 0 picks a free one.",
 )
 @click.option(
+    "--http-listen",
+    default=DEFAULT_HTTP,
+    show_default=True,
+    envvar="DARTSPEC_HTTP_LISTEN",
+    show_envvar=True,
+    help="Address of the OpenAI-style HTTP API: host:port; port 0 picks a free one; '' for none.",
+)
+@click.option(
     "--mode",
     type=click.Choice(MODES),
     default="auto",
@@ -45,7 +54,7 @@ DEFAULT_LISTEN = "127.0.0.1:7000"
     help="How requests that leave it open are decoded.",
 )
 @options(StackSettings, "DARTSPEC")
-def up(settings: StackSettings, listen: tuple[str, ...], mode: str) -> int:
+def up(settings: StackSettings, listen: tuple[str, ...], http_listen: str, mode: str) -> int:
     """Start ngram, verifiers and a gateway on this machine, and stop them on Ctrl-C.
 
     Every other setting of a service is taken from its own environment variable, for example
@@ -53,11 +62,16 @@ def up(settings: StackSettings, listen: tuple[str, ...], mode: str) -> int:
     """
     for address in listen:
         check_free(address)
-    return run(_serve(settings, listen, mode))
+    if problem := tcp_address(http_listen):
+        raise InvalidArgument("--http-listen", problem)
+    if http_listen:
+        check_free(http_listen, "--http-listen")
+    return run(_serve(settings, listen, http_listen, mode))
 
 
-async def _serve(settings: StackSettings, listen: tuple[str, ...], mode: str) -> int:
-    async with running_stack(settings, listen=listen, mode=mode, on_log=_print_log) as stack:
+async def _serve(settings: StackSettings, listen: tuple[str, ...], http_listen: str, mode: str) -> int:
+    started = running_stack(settings, listen=listen, http_listen=http_listen, mode=mode, on_log=_print_log)
+    async with started as stack:
         stopped = asyncio.create_task(wait_for_stop_signal())
         failed = asyncio.create_task(_fatal_failure(stack.services, len(stack.verifiers)))
         await asyncio.sleep(0)  # whoever reads the ready line may send a signal at once
@@ -92,7 +106,8 @@ def _welcome(stack: Stack, settings: StackSettings) -> str:
     index = f"n-gram index {stack.index}" if stack.index else "no n-gram index: the draft head's own chain"
     gateway = "" if stack.gateway == DEFAULT_LISTEN else f"--gateway {stack.gateway} "
     hint = f"{_own_command()} generate {gateway}'What is a prime number?'"
-    return f"{stack.target}, {index}\ntry: {hint}   (Ctrl-C stops)"
+    api = f"\nOpenAI-style API: {stack.http}/v1" if stack.http else ""
+    return f"{stack.target}, {index}{api}\ntry: {hint}   (Ctrl-C stops)"
 
 
 def _own_command() -> str:

@@ -43,7 +43,8 @@ async def serve(name: str, address: str, fingerprint: str, crash_file: Path | No
     server = Server(["dartspec.v1.VerifierService"])
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(FakeVerifier(fingerprint), server.grpc_server)
     gateway_pb2_grpc.add_GatewayServiceServicer_to_server(FakeGateway(), server.grpc_server)
-    addresses = await server.start([address])
+    address, *urls = address.split(",")
+    addresses = [*await server.start([address]), *urls]
     await server.ready()
     print(f"dartspec {name} ready on {' '.join(addresses)}", flush=True)
     stopped = asyncio.create_task(wait_for_stop_signal())

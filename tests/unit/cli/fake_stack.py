@@ -42,8 +42,10 @@ def fake_programs() -> dict[str, Any]:
     def verifier(settings: Any, replica: int, address: str, **_: Any) -> Program:
         return FakeProgram("verifier" if settings.replicas == 1 else f"verifier-{replica}", (address,))
 
-    def gateway(settings: Any, listen: Sequence[str], *_: Any) -> Program:
-        return FakeProgram("gateway", (listen[0],))
+    def gateway(settings: Any, listen: Sequence[str], *others: Any) -> Program:
+        http_listen = others[-1]
+        # What the fake is told to listen on comes back in its ready line; the URL is only said.
+        return FakeProgram("gateway", (f"{listen[0]},http://{http_listen}" if http_listen else listen[0],))
 
     return {"verifier_program": verifier, "gateway_program": gateway}
 

@@ -142,6 +142,8 @@ def test_command_lines():
         *("gateway", "serve", "--log-level", "info", "--mode", "dart", "--listen", "a:1", "--listen", "unix:/g"),
         *("--verifier", "unix:/v", "--ngram", "unix:/n"),
     )
+    with_http = gateway_program(settings, ["a:1"], ["unix:/v"], None, "auto", "a:2").arguments
+    assert with_http[with_http.index("--http-listen") + 1] == "a:2"
     assert "--ngram" not in gateway_program(settings, ["a:1"], ["unix:/v"], None, "auto").arguments
     assert ngram_program(settings, "/i.ngx", "unix:/n").arguments == (
         *("ngram", "serve", "--listen", "unix:/n", "--log-level", "info", "--index", "/i.ngx"),

@@ -24,7 +24,7 @@ READY_SECONDS = 30
 
 async def start_up(*arguments: str, **environment: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.unit.cli.fake_stack", "up", "--index", "none", *arguments),
+        *(sys.executable, "-m", "tests.unit.cli.fake_stack", "up", "--index", "none", "--http-listen", "", *arguments),
         env={**os.environ, **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -153,15 +153,26 @@ async def test_a_port_in_use_is_said_before_anything_starts():
         other.bind(("127.0.0.1", 0))
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        result = await dartspec("up", "--listen", address)
-    assert result.code == 2
-    assert result.err.startswith(f"error: --listen: cannot listen on {address}: Address already in use")
-    assert len(result.err.splitlines()) == 1
+        for flag, others in (("--listen", ()), ("--http-listen", ("--listen", "127.0.0.1:0"))):
+            result = await dartspec("up", *others, flag, address)
+            assert result.code == 2
+            assert result.err.startswith(f"error: {flag}: cannot listen on {address}: Address already in use")
+            assert len(result.err.splitlines()) == 1
+
+
+async def test_the_url_of_the_api_is_said():
+    process = await start_up("--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0")
+    await ready_address(process)
+    process.send_signal(signal.SIGTERM)
+    _, err = await process.communicate()
+    assert "OpenAI-style API: http://127.0.0.1:0/v1" in err.decode()
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--listen", "127.0.0.1:0", "--http-listen", "unix:/x"], '--http-listen: must be "host:port"'),
+        (["--listen", "127.0.0.1:0", "--http-listen", "8000"], "--http-listen"),
         (["--listen", "7000"], "must be host:port or unix:/path, got '7000'"),
         (["--listen", "127.0.0.1:99999"], "must be host:port or unix:/path, got '127.0.0.1:99999'"),
         (["--replicas", "0"], "--replicas"),

@@ -64,7 +64,14 @@ async def test_a_port_in_use_is_said(stack: StackMaker) -> None:
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("--node-budget", "0"), ("--mode", "fast"), ("--search-timeout-ms", "x"), ("--stall-seconds", "nan")],
+    [
+        ("--http-listen", "8000"),
+        ("--max-requests-per-key", "-1"),
+        ("--node-budget", "0"),
+        ("--mode", "fast"),
+        ("--search-timeout-ms", "x"),
+        ("--stall-seconds", "nan"),
+    ],
 )
 def test_bad_settings_name_the_flag(flag: str, value: str) -> None:
     result = CliRunner().invoke(gateway, ["serve", flag, value])
