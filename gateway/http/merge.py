@@ -13,14 +13,15 @@ T = TypeVar("T")
 async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
     """(index of the source, item) as they come; a source waits while nobody takes its item.
 
-    The first error ends it. Closing this closes all sources at once, wherever they are.
+    The first error ends it, after the items that came before. Closing this closes all sources at once, wherever they
+    are.
     """
     if len(sources) == 1:
         async with aclosing(sources[0]) as items:
             async for item in items:
                 yield 0, item
         return
-    queue: asyncio.Queue[tuple[int, T]] = asyncio.Queue(1)
+    queue: asyncio.Queue[tuple[int, T] | _End] = asyncio.Queue(1)
 
     async def pump(index: int, source: AsyncGenerator[T, None]) -> None:
         async with aclosing(source) as items:
@@ -28,24 +29,30 @@ async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
                 await queue.put((index, item))
 
     tasks = [asyncio.create_task(pump(index, source)) for index, source in enumerate(sources)]
-    ending = asyncio.create_task(_all_or_error(tasks))
+
+    async def end() -> None:
+        error: Exception | None = None
+        try:
+            await asyncio.gather(*tasks)
+        except Exception as first:
+            error = first
+        await queue.put(_End(error))
+
+    ending = asyncio.create_task(end())
     try:
         while True:
-            taking = asyncio.create_task(queue.get())
-            try:
-                await asyncio.wait((taking, ending), return_when=asyncio.FIRST_COMPLETED)
-                if not taking.done():
-                    ending.result()
-                    return
-                yield taking.result()
-            finally:
-                taking.cancel()
+            got = await queue.get()
+            if isinstance(got, _End):
+                if got.error is not None:
+                    raise got.error
+                return
+            yield got
     finally:
-        ending.cancel()
-        for task in tasks:
+        for task in (ending, *tasks):
             task.cancel()
-        await asyncio.wait([*tasks, ending])
+        await asyncio.wait((ending, *tasks))
 
 
-async def _all_or_error(tasks: Sequence[asyncio.Task[None]]) -> None:
-    await asyncio.gather(*tasks)
+class _End:
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
