@@ -20,12 +20,9 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
-from bench.engine_driver import PlainClient
-from dartspec.services.common.background import in_daemon_thread
+from bench.engine_driver import EngineClient, started_engine
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.verifier.config import VerifierSettings
-from dartspec.services.verifier.engine import Engine
-from dartspec.services.verifier.replica import load_replica
 
 LEVELS = (1, 16)
 PROMPT_TOKENS = 32
@@ -71,12 +68,9 @@ def _same(left: Answers, right: Answers) -> float:
 @click.option("--threads", default=0, help="Threads of both sides; 0: as torch decides.")
 def main(levels: tuple[int, ...], turns: int, tokens: int, dtype: str, threads: int) -> None:
     settings = VerifierSettings(model="smollm2-135m", head="none", dtype=dtype, threads=threads, budget="fixed:0")
-    # Threads that have computed keep workers, which slow others down; so the loading thread ends.
-    replica = in_daemon_thread(lambda: load_replica(settings)).result()
+    replica, engine = started_engine(settings)
     model: Any = AutoModelForCausalLM.from_pretrained(resolve_model("smollm2-135m"), dtype=getattr(torch, dtype)).eval()
-    engine = Engine(replica.decoder, replica.admission, replica.budget, settings.idle_seconds)
-    engine.start()
-    client = PlainClient(engine)
+    client = EngineClient(engine)
 
     def generate(prompts: Sequence[Sequence[int]], tokens: int) -> Answers:
         # On the engine's thread, so that both sides have the same workers.
@@ -93,7 +87,7 @@ def main(levels: tuple[int, ...], turns: int, tokens: int, dtype: str, threads: 
             generate(prompts, 4)
             for turn in range(turns):
                 sides: list[tuple[list[float], Callable[[], Answers]]] = [
-                    (ours, lambda prompts=prompts: client.answers(prompts, tokens)),
+                    (ours, lambda prompts=prompts: [answer.tokens for answer in client.answers(prompts, tokens)]),
                     (theirs, lambda prompts=prompts: generate(prompts, tokens)),
                 ]
                 found = []
