@@ -68,8 +68,8 @@ def cases(draw: st.DrawFn) -> tuple[Any, ...]:
         temperature=draw(st.sampled_from([0.0, 0.3, 0.5, 1.0, 2.0])),
         max_tokens=100,
         top_k=draw(st.sampled_from([0, 0, 1, 2, 3, 7, 50])),
-        top_p=draw(st.sampled_from([1.0, 0.999, 0.8123, 0.4567, 0.0123])),
-        min_p=draw(st.sampled_from([0.0, 0.0, 0.0111, 0.1234, 0.777, 1.0])),
+        top_p=draw(st.sampled_from([1.0, 1.0, 1.0, 0.999, 0.8123, 0.4567, 0.0123])),
+        min_p=draw(st.sampled_from([0.0, 0.0, 0.0, 0.0111, 0.1234, 0.777, 1.0])),
         repetition_penalty=draw(st.sampled_from([1.0, 0.5, 2.0])),
         presence_penalty=draw(st.sampled_from([0.0, -0.5, 1.25])),
         frequency_penalty=draw(st.sampled_from([0.0, 0.25, -2.0])),
@@ -111,6 +111,11 @@ def test_top_p_over_a_large_vocabulary_equals_the_naive_twin(top_p: float, sprea
 def test_top_k_keeps_exactly_k_and_the_smaller_ids_of_a_tie() -> None:
     got = processed(float32([1, 3, 1, 1, 3, 1, 0]), History(), Sampling(1.0, 9, top_k=4), NONE)
     assert got.ids.tolist() == [0, 1, 2, 4]
+
+
+def test_top_k_does_not_bring_back_what_is_not_allowed() -> None:
+    sampling = Sampling(1.0, 9, top_k=4, allowed_token_ids=(1, 3, 5), banned_token_ids=(3,))
+    assert processed(float32([1, 3, 1, 1, 3, 1, 0]), History(), sampling, NONE).ids.tolist() == [1, 5]
 
 
 def test_top_p_is_the_smallest_set_that_reaches_it() -> None:
