@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 
 from dartspec.services.common.types import Sampling, TopTokens
 from dartspec.services.verifier.attention import Segment, causal_rows
@@ -29,6 +30,17 @@ class Answered:
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[TopTokens] = field(default_factory=list)
     finish: Finish | None = None
+
+
+def assert_told_alike(got: Answered, expected: Answered, tolerance: float = 1e-4) -> None:
+    """The same log-probabilities, and the same likeliest tokens at each position."""
+    assert got.logprobs == pytest.approx(expected.logprobs, abs=tolerance)
+    for ours, theirs in zip(got.top_logprobs, expected.top_logprobs, strict=True):
+        assert [value for _, value in ours] == pytest.approx([value for _, value in theirs], abs=tolerance)
+        assert len(dict(ours)) == len(ours)
+        known = dict(theirs)
+        # Of the last and of one that has just not made it, rounding may choose the other.
+        assert all(abs(known.get(token, theirs[-1][1]) - value) < tolerance for token, value in ours)
 
 
 def naive_answer(

@@ -14,7 +14,7 @@ from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.decoder import Decoder
 
 from .driver import chain
-from .naive_decoding import Answered, naive_answer
+from .naive_decoding import Answered, assert_told_alike, naive_answer
 from .tiny import EOS, VOCAB, finished, open_session, random_tree, tiny_decoder
 
 LENGTH = 40
@@ -89,10 +89,7 @@ def test_a_parameter_means_the_same_at_every_node(decoder: Decoder, name: str) -
         got = in_trees(decoder, sampling, SEED, truth.tokens, random.Random(attempt))
         assert (got.tokens, got.finish) == (truth.tokens, truth.finish)
         # Told under the raw logits, whatever the parameters do to them; the first token came with the prompt.
-        assert got.logprobs == pytest.approx(truth.logprobs[1:], abs=1e-4)
-        for ours, theirs in zip(got.top_logprobs, truth.top_logprobs[1:], strict=True):
-            assert [token for token, _ in ours] == [token for token, _ in theirs]
-            assert [value for _, value in ours] == pytest.approx([value for _, value in theirs], abs=1e-4)
+        assert_told_alike(got, Answered([], truth.logprobs[1:], truth.top_logprobs[1:]))
 
 
 def test_a_seed_is_the_answers_own(decoder: Decoder) -> None:

@@ -13,20 +13,12 @@ from hypothesis import strategies as st
 
 from dartspec.services.common.errors import InternalError
 from dartspec.services.common.types import Sampling
-from dartspec.services.verifier.candidates import Candidates, largest
-from dartspec.services.verifier.draw import MARGIN_LIMIT, draw, draw_of_row
-from dartspec.services.verifier.logprobs import log_normalizer, top_tokens
-from dartspec.services.verifier.logprobs import log_probability as log_probability_of
-from dartspec.services.verifier.noise import gumbel
+from dartspec.services.verifier.candidates import largest
 from dartspec.services.verifier.sampling import History, choose, choose_with_margin, processed
 
 from .naive_sampling import naive_processed
 
 NONE: frozenset[int] = frozenset()
-
-
-def log_probability(logits: np.ndarray, token: int) -> float:
-    return log_probability_of(float(logits[token]), log_normalizer(logits))
 
 
 def float32(values: Sequence[float]) -> np.ndarray:
@@ -195,52 +187,6 @@ def test_ties_go_to_the_smallest_id(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(logits, 0, History(), Sampling(1.0, 9), 0, NONE) == 1
 
 
-def assert_margin(margin: float, totals: np.ndarray) -> None:
-    """Exact below its limit, and never small when the truth is large."""
-    if len(totals) == 1:
-        assert margin == math.inf
-        return
-    second, first = np.sort(totals)[-2:]
-    if min(margin, first - second) < MARGIN_LIMIT:
-        assert margin == pytest.approx(first - second, abs=1e-12)
-
-
-@pytest.mark.parametrize("vocab", [1, 2, 3, 7, 64, 1000])
-def test_the_pruned_argmax_is_the_full_argmax(vocab: int) -> None:
-    rng = np.random.default_rng(vocab)
-    for case in range(600):
-        scores = rng.normal(scale=rng.choice([0.0, 0.1, 1.0, 5.0, 30.0]), size=vocab)
-        ids = np.sort(rng.choice(4 * vocab, vocab, replace=False))
-        seed, position = int(rng.integers(2**63)), int(rng.integers(1 << 20))
-        totals = scores + gumbel(ids, position, seed)
-        got, margin = draw(Candidates(ids, scores), position, seed)
-        assert got == int(ids[np.argmax(totals)]), case
-        assert_margin(margin, totals)
-        # A row with holes, in both precisions and undivided.
-        for dtype, temperature in ((np.float64, 1.0), (np.float32, 1.0), (np.float32, 0.3), (np.float32, 20.0)):
-            row = np.full(4 * vocab, -np.inf, dtype)
-            row[ids] = scores
-            totals = row.astype(np.float64) / temperature + gumbel(np.arange(4 * vocab), position, seed)
-            got, margin = draw_of_row(row, int(np.argmax(row)), temperature, position, seed)
-            assert got == int(np.argmax(totals)), (case, dtype, temperature)
-            assert_margin(margin, totals)
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.0, 10.0])
-def test_the_pruned_argmax_is_the_full_argmax_of_a_large_vocabulary(scale: float) -> None:
-    rng = np.random.default_rng(1)
-    ids = np.arange(50_001)
-    for position in range(25):
-        scores = rng.normal(scale=scale, size=len(ids))
-        totals = scores + gumbel(ids, position, 9)
-        for got, margin in (
-            draw(Candidates(ids, scores), position, 9),
-            draw_of_row(scores, int(np.argmax(scores)), 1.0, position, 9),
-        ):
-            assert got == int(np.argmax(totals))
-            assert_margin(margin, totals)
-
-
 @pytest.mark.parametrize("vocab", [1, 5, 1024, 1500, 50_000])
 def test_the_largest_are_the_first_of_a_stable_sort(vocab: int) -> None:
     rng = np.random.default_rng(vocab)
@@ -288,7 +234,6 @@ def test_nan_logits_are_an_error(temperature: float, top_k: int) -> None:
 )
 def test_a_vocabulary_of_one(sampling: Sampling) -> None:
     assert choose(float32([-7.0]), 5, History.of([0], [0]), sampling, 3, NONE) == 0
-    assert -1e-7 < log_probability(float32([-7.0]), 0) <= 0.0
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-300, 5e-324])
@@ -296,41 +241,3 @@ def test_a_vocabulary_of_one(sampling: Sampling) -> None:
 def test_the_smallest_temperatures_are_the_argmax(temperature: float, filters: dict[str, Any]) -> None:
     logits = float32([3.0, -1.0, 40.0, 39.0])
     assert {choose(logits, 1, History(), Sampling(temperature, 9, **filters), seed, NONE) for seed in range(20)} == {2}
-
-
-def test_log_probabilities_are_those_of_the_raw_logits() -> None:
-    logits = float32([1.0, 2.0, -3.0, 500.0])
-    exact = [value - (500.0 + math.log(1 + math.exp(-499) + math.exp(-498))) for value in logits.tolist()]
-    assert [log_probability(logits, token) for token in range(4)] == pytest.approx(exact, abs=1e-6)
-    flat = np.zeros(50_000, np.float32)
-    assert log_probability(flat, 7) == pytest.approx(-math.log(50_000), abs=1e-9)
-    assert log_probability(float32([0.0, -math.inf]), 1) == -math.inf
-
-
-@pytest.mark.parametrize("scale", [0.1, 3.0, 40.0])
-@pytest.mark.parametrize("mean", [0.0, -60.0, -200.0, 60.0, 200.0])
-def test_log_probabilities_equal_a_sum_in_float64(scale: float, mean: float) -> None:
-    logits = np.random.default_rng(4).normal(mean, scale, size=49_152).astype(np.float32)
-    shifted = logits.astype(np.float64) - mean
-    exact = shifted - math.log(math.fsum(np.exp(shifted).tolist()))
-    for token in (int(np.argmax(logits)), int(np.argmin(logits)), 0, 49_151):
-        assert log_probability(logits, token) == pytest.approx(exact[token], abs=1e-4)
-
-
-@pytest.mark.parametrize("vocab", [1, 3, 61, 5000])
-@pytest.mark.parametrize("count", [1, 5, 20])
-def test_top_tokens_are_the_first_of_a_sort_by_value_then_id(vocab: int, count: int) -> None:
-    rng = np.random.default_rng(vocab + count)
-    for ties in (True, False):
-        logits = rng.normal(scale=3.0, size=vocab).astype(np.float32)
-        if ties:
-            logits = np.round(logits)
-        logits[rng.random(vocab) < 0.2] = -math.inf
-        logits[0] = 0.0
-        values = logits.tolist()
-        normalizer = math.log(math.fsum(math.exp(value) for value in values))
-        expected = sorted(range(vocab), key=lambda token: (-values[token], token))[:count]
-        got = top_tokens(logits, count, log_normalizer(logits))
-        assert [token for token, _ in got] == expected
-        assert [value for _, value in got] == pytest.approx([values[t] - normalizer for t in expected], abs=1e-5)
-        assert max(value for _, value in got) <= 0.0

@@ -14,7 +14,7 @@ from dartspec.services.verifier.messages import Finish, Open
 from dartspec.services.verifier.session import Session
 
 from .driver import IDLE, FakeOwner, chain, gauges, running
-from .naive_decoding import Answered, naive_answer
+from .naive_decoding import Answered, assert_told_alike, naive_answer
 from .tiny import CONTEXT, EOS, MAX_NODES, VOCAB, answer, finished, open_session, plain, tiny_decoder
 
 SPAN = 6
@@ -247,10 +247,7 @@ def test_what_is_told_of_an_answer_that_is_cut_is_what_plain_decoding_tells(
             session += 2
             for answer in (plainly, in_spans):
                 assert (answer.tokens, answer.finish) == (by_definition.tokens, by_definition.finish)
-                assert answer.logprobs == pytest.approx(by_definition.logprobs, abs=1e-4)
-                for ours, theirs in zip(answer.top_logprobs, by_definition.top_logprobs, strict=True):
-                    assert [token for token, _ in ours] == [token for token, _ in theirs]
-                    assert [value for _, value in ours] == pytest.approx([value for _, value in theirs], abs=1e-4)
+                assert_told_alike(answer, by_definition)
         assert gauges(engine) == IDLE
 
 
