@@ -9,8 +9,8 @@ NEW = 0.1
 # Rounds in which a new session drafts whatever they bring, since its acceptance is not known; and in a later try.
 TRIAL_ROUNDS = 4
 RETRY_ROUNDS = 2
-# Rounds of one session that say as much about it as all sessions together do: tokens of a round scatter by half of their
-# mean, so a few unlucky rounds in a row are common.
+# Rounds of one session that say as much about it as all sessions together do: tokens of a round scatter by half of
+# their mean, so a few unlucky rounds in a row are common.
 USUAL_ROUNDS = 8.0
 # Tokens that a session decodes plainly before it tries again; doubles with every failure.
 FIRST_PAUSE = 16
