@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -45,12 +46,16 @@ class Answer:
 
 
 class EngineClient:
-    """Sessions of one stream, all at once."""
+    """Sessions of one stream, all at once.
+
+    seconds: of the last answers, from the moment when all had their first token to the end.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
         self._last = 0
+        self.seconds = 0.0
 
     def deliver(self, events: list[Event], load: Load) -> None:
         """Called by the engine."""
@@ -82,11 +87,14 @@ class EngineClient:
                 self, Open(self._last, list(prompt), len(prompt), chosen, index, 0, "bench", drafts, not drafts)
             )
         unfinished = len(prompts)
+        first = time.perf_counter()
         while unfinished:
             for event in self._events.get(timeout=PATIENCE_SECONDS):
                 if isinstance(event, Failed):
                     raise event.error
                 answer = found[event.session]
+                if not answer.tokens:
+                    first = time.perf_counter()
                 answer.tokens += event.token_ids
                 if event.nodes_offered:
                     answer.rounds += 1
@@ -95,6 +103,7 @@ class EngineClient:
                     unfinished -= 1
                 else:
                     self._go_on(event, answer, coming[event.session], depth)
+        self.seconds = time.perf_counter() - first
         return list(found.values())
 
     def _go_on(self, event: Round, answer: Answer, truth: Sequence[int], depth: int) -> None:

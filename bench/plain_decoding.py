@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -76,20 +77,22 @@ def main(levels: tuple[int, ...], turns: int, tokens: int, dtype: str, threads: 
         # On the engine's thread, so that both sides have the same workers.
         return engine.call(lambda: _generate(model, prompts, tokens)).result()
 
+    def ours_of(prompts: Sequence[Sequence[int]], tokens: int) -> Answers:
+        return [answer.tokens for answer in client.answers(prompts, tokens)]
+
     text = Tokenizer.from_str(replica.tokenizer.json_bytes.decode()).encode(SENTENCE * 40).ids
     report = []
     with tqdm(total=len(levels) * turns, unit="turn", disable=None) as bar:
         for level in levels:
             # Windows of one text: prompts that differ, of one length.
             prompts = [text[i : i + PROMPT_TOKENS] for i in range(level)]
-            ours, theirs, same = [], [], []
+            ours: list[float] = []
+            theirs: list[float] = []
+            same = []
             client.answers(prompts, 4)
             generate(prompts, 4)
             for turn in range(turns):
-                sides: list[tuple[list[float], Callable[[], Answers]]] = [
-                    (ours, lambda prompts=prompts: [answer.tokens for answer in client.answers(prompts, tokens)]),
-                    (theirs, lambda prompts=prompts: generate(prompts, tokens)),
-                ]
+                sides = [(ours, partial(ours_of, prompts, tokens)), (theirs, partial(generate, prompts, tokens))]
                 found = []
                 for rates, side in sides if turn % 2 == 0 else sides[::-1]:
                     rate, answers = _timed(side)
