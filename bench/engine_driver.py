@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,10 @@ from dartspec.services.verifier.replica import Replica, load_replica
 PATIENCE_SECONDS = 300.0
 # More than an answer has.
 CREDIT = 4096
+MANY = 4096
+
+# Of an answer's number and the tokens that it has, what to verify next; None: the head's own chain.
+Candidates = Callable[[int, int], Tree | None]
 
 
 def started_engine(settings: VerifierSettings) -> tuple[Replica, Engine]:
@@ -46,9 +50,9 @@ class Answer:
 
 
 class EngineClient:
-    """Sessions of one stream, all at once.
+    """Sessions of one stream.
 
-    seconds: of the last answers, from the moment when all had their first token to the end.
+    seconds: of the last answers, from the moment when all that were opened at first had a token to the end.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -66,52 +70,77 @@ class EngineClient:
         prompts: Sequence[Sequence[int]],
         tokens: int,
         *,
-        truths: Sequence[Sequence[int]] | None = None,
-        depth: int = 0,
-        **sampling: Any,
+        width: int = MANY,
+        candidates: Candidates | None = None,
+        forced: bool = False,
+        temperatures: Sequence[float] = (0.0,),
+        on_answer: Callable[[], object] = lambda: None,
     ) -> list[Answer]:
-        """``tokens`` tokens after each prompt, whatever they are; greedy unless told otherwise.
+        """``tokens`` tokens after each prompt, whatever they are, at most ``width`` answers at a time.
 
-        With ``truths``, the answers that are to come, sessions ask for drafts; candidates are then the next ``depth``
-        true tokens instead of what the head drafted. Raises the first session's error.
+        The temperatures are taken in turn; an answer's number is its seed. With ``candidates`` sessions ask for drafts,
+        and what it says is verified; ``forced``: in every round. Raises the first session's error.
         """
-        chosen = Sampling(**{"temperature": 0.0, "max_tokens": tokens, "ignore_eos": True, **sampling})
-        found: dict[int, Answer] = {}
-        coming: dict[int, Sequence[int]] = {}
-        for index, prompt in enumerate(prompts):
+        waiting = deque(enumerate(prompts))
+        found = [Answer() for _ in prompts]
+        numbers: dict[int, int] = {}
+
+        def begin() -> None:
+            index, prompt = waiting.popleft()
             self._last += 1
-            found[self._last] = Answer()
-            coming[self._last] = truths[index] if truths is not None else ()
-            drafts = truths is not None
+            numbers[self._last] = index
+            sampling = Sampling(temperatures[index % len(temperatures)], max_tokens=tokens, ignore_eos=True)
+            drafts = candidates is not None
             self._engine.submit(
-                self, Open(self._last, list(prompt), len(prompt), chosen, index, 0, "bench", drafts, not drafts)
+                self,
+                Open(self._last, list(prompt), len(prompt), sampling, index, 0, "bench", drafts, not drafts, forced),
             )
-        unfinished = len(prompts)
+
+        for _ in range(min(width, len(prompts))):
+            begin()
         first = time.perf_counter()
-        while unfinished:
+        while numbers:
             for event in self._events.get(timeout=PATIENCE_SECONDS):
                 if isinstance(event, Failed):
                     raise event.error
-                answer = found[event.session]
-                if not answer.tokens:
+                index = numbers[event.session]
+                answer = found[index]
+                if not answer.tokens and index < width:
                     first = time.perf_counter()
                 answer.tokens += event.token_ids
                 if event.nodes_offered:
                     answer.rounds += 1
                     answer.committed += len(event.token_ids)
-                if event.finish is not None:
-                    unfinished -= 1
-                else:
-                    self._go_on(event, answer, coming[event.session], depth)
+                if event.finish is None:
+                    self._go_on(event, answer, index, candidates)
+                    continue
+                del numbers[event.session]
+                on_answer()
+                if waiting:
+                    begin()
         self.seconds = time.perf_counter() - first
-        return list(found.values())
+        return found
 
-    def _go_on(self, event: Round, answer: Answer, truth: Sequence[int], depth: int) -> None:
-        done = len(answer.tokens)
+    def _go_on(self, event: Round, answer: Answer, index: int, candidates: Candidates | None) -> None:
         if event.proposals is not None:
-            chain = np.array(truth[done : done + depth], np.int32)
-            tree = Tree.chain(chain, np.full(len(chain), 0.99, np.float32))
+            assert candidates is not None
+            tree = candidates(index, len(answer.tokens))
             self._engine.submit(self, Verify(event.session, event.n, tree, 0, True))
-        elif done == 1 or event.nodes_offered:
+        elif len(answer.tokens) == 1 or event.nodes_offered:
             # The rest of the answer as credit, unless candidates end it.
-            self._engine.submit(self, Decode(event.session, event.n, CREDIT, bool(truth), bool(truth)))
+            drafts = candidates is not None
+            self._engine.submit(self, Decode(event.session, event.n, CREDIT, drafts, drafts))
+
+
+def true_chains(truths: Sequence[Sequence[int]], depth: int) -> Candidates:
+    """The next ``depth`` tokens of answers that are known."""
+
+    def candidates(index: int, done: int) -> Tree:
+        chain = np.array(truths[index][done : done + depth], np.int32)
+        return Tree.chain(chain, np.full(len(chain), 0.99, np.float32))
+
+    return candidates
+
+
+def own_chain(index: int, done: int) -> None:
+    """The likeliest chain of what the head drafted."""

@@ -17,7 +17,7 @@ import click
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from bench.engine_driver import EngineClient, started_engine
+from bench.engine_driver import EngineClient, started_engine, true_chains
 from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.services.verifier.adaptive import AdaptiveBudget
 from dartspec.services.verifier.config import VerifierSettings
@@ -51,14 +51,15 @@ def main(levels: tuple[int, ...], turns: int, tokens: int, depth: int, dtype: st
         for level in levels:
             prompts = [text[i : i + PROMPT_TOKENS] for i in range(level)]
             truths = [answer.tokens for answer in client.answers(prompts, tokens)]
-            client.answers(prompts, tokens, truths=truths, depth=depth)
+            chains = true_chains(truths, depth)
+            client.answers(prompts, tokens, candidates=chains)
             plain: list[float] = []
             oracle: list[float] = []
             drafts: list[float] = []
             rounds = committed = 0
             for turn in range(turns):
-                for rates, known in ((plain, None), (oracle, truths))[:: 1 if turn % 2 == 0 else -1]:
-                    answers = client.answers(prompts, tokens, truths=known, depth=depth)
+                for rates, candidates in ((plain, None), (oracle, chains))[:: 1 if turn % 2 == 0 else -1]:
+                    answers = client.answers(prompts, tokens, candidates=candidates)
                     # First tokens come with the prompt.
                     rates.append((sum(len(answer.tokens) for answer in answers) - level) / client.seconds)
                     rounds += sum(answer.rounds for answer in answers)
