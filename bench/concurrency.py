@@ -1,8 +1,10 @@
-"""Plain against adaptive speculation with many answers at a time: `python -m bench.concurrency --data DIRECTORY`.
+"""Plain decoding against speculation with many answers at a time: `python -m bench.concurrency --data DIRECTORY`.
 
-Starts a local stack (gateway, ngram and verifier processes). At each level so many clients answer prompts one after the
-other, once in mode `plain` and once in mode `auto`, in turns; a level's ratio is the median over its pairs. The last
-line is a JSON object with `levels`: `concurrency`, `plain_tokens_per_s`, `dart_tokens_per_s` (medians), `ratio`.
+Starts local stacks (gateway, ngram and verifier processes). At each level so many clients answer prompts one after the
+other; the sides take turns, and a side's ratio is the median over the turns of its rate over plain decoding's. Sides
+besides `plain`: `adaptive`, the default budget in mode auto; `fixed:N`, which drafts always and verifies N nodes of
+each tree; `useless`, the adaptive budget with a head of random weights. The last line is a JSON object with `levels`:
+`concurrency`, `plain_tokens_per_s`, `dart_tokens_per_s` (adaptive), `ratio`, and `sides` with the same of each.
 """
 
 from __future__ import annotations
@@ -10,30 +12,37 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 from tqdm import tqdm
 
+from bench.useless_head import make_useless_head
 from dartspec.cli.client import GatewayClient
+from dartspec.cli.locations import BUILT_IN_MODEL
 from dartspec.cli.prompts import Prompt, read_prompts
 from dartspec.cli.request_settings import RequestSettings
 from dartspec.cli.stack import running_stack
 from dartspec.cli.stack_settings import StackSettings
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
-# Answers of one measurement, at least; and for each client.
+# Answers of one measurement, at least.
 FEWEST_ANSWERS = 6
-ANSWERS_EACH = 2
+# Levels up to this one have two answers for each client.
+TWICE_UP_TO = 8
+ADAPTIVE, USELESS = "adaptive", "useless"
+
+Side = tuple[GatewayClient, RequestSettings]
 
 
-async def tokens_per_s(
-    client: GatewayClient, prompts: Sequence[Prompt], settings: RequestSettings, level: int
-) -> float:
+async def tokens_per_s(side: Side, prompts: Sequence[Prompt], level: int) -> float:
     """Rate of ``level`` clients that share the prompts."""
+    client, settings = side
     waiting = list(reversed(prompts))
     tokens = 0
 
@@ -48,35 +57,64 @@ async def tokens_per_s(
     return tokens / (time.perf_counter() - begin)
 
 
+async def measure_level(
+    sides: dict[str, Side], prompts: Sequence[Prompt], level: int, turns: int, bar: tqdm[Any]
+) -> dict[str, Any]:
+    """One level: `plain` and the other sides in turns."""
+    count = max(FEWEST_ANSWERS, 2 * level if level <= TWICE_UP_TO else level)
+    part = [prompts[i % len(prompts)] for i in range(count)]
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(turns):
+        # Every side goes first in turn, so that none gains from a machine that changes.
+        names = list(sides)
+        names = names[turn % len(names) :] + names[: turn % len(names)]
+        for name in names:
+            rates[name].append(await tokens_per_s(sides[name], part, level))
+            bar.update()
+    report: dict[str, Any] = {}
+    for name in sides:
+        ratios = [rate / plain for rate, plain in zip(rates[name], rates["plain"], strict=True)]
+        report[name] = {
+            "tokens_per_s": round(statistics.median(rates[name]), 1),
+            "ratio": round(statistics.median(ratios), 3),
+        }
+    first = next(name for name in sides if name != "plain")
+    return {
+        "concurrency": level,
+        "plain_tokens_per_s": report["plain"]["tokens_per_s"],
+        "dart_tokens_per_s": report[first]["tokens_per_s"],
+        "ratio": report[first]["ratio"],
+        "sides": report,
+    }
+
+
 async def measure(
-    stack_settings: StackSettings, prompts: Sequence[Prompt], levels: Sequence[int], pairs: int, max_tokens: int
+    names: Sequence[str], dtype: str, prompts: Sequence[Prompt], levels: Sequence[int], turns: int, max_tokens: int
 ) -> list[dict[str, Any]]:
-    """All levels on one stack."""
-    modes = [RequestSettings(max_tokens=max_tokens, temperature=0.0, seed=1, mode=mode) for mode in ("plain", "auto")]
-    report = []
-    async with running_stack(stack_settings) as stack, GatewayClient(stack.gateway) as client:
-        for mode in modes:
-            await tokens_per_s(client, prompts[:2], mode, 1)
-        with tqdm(total=len(levels) * pairs, unit="pair", disable=None) as bar:
-            for level in levels:
-                count = max(FEWEST_ANSWERS, ANSWERS_EACH * level)
-                part = [prompts[i % len(prompts)] for i in range(count)]
-                rates: list[tuple[float, float]] = []
-                for turn in range(pairs):
-                    # The modes take turns in going first, so that neither gains from a machine that changes.
-                    order = modes if turn % 2 == 0 else modes[::-1]
-                    found = {mode.mode: await tokens_per_s(client, part, mode, level) for mode in order}
-                    rates.append((found["plain"], found["auto"]))
-                    bar.update()
-                report.append(
-                    {
-                        "concurrency": level,
-                        "plain_tokens_per_s": round(statistics.median(plain for plain, _ in rates), 1),
-                        "dart_tokens_per_s": round(statistics.median(dart for _, dart in rates), 1),
-                        "ratio": round(statistics.median(dart / plain for plain, dart in rates), 3),
-                    }
-                )
-    return report
+    """All levels, with a stack for every budget and head."""
+    async with AsyncExitStack() as exits:
+        directory = exits.enter_context(tempfile.TemporaryDirectory(prefix="dartspec-bench-"))
+
+        async def side_of(name: str) -> Side:
+            options: dict[str, Any] = {}
+            if name == USELESS:
+                options["head"] = str(make_useless_head(Path(directory)))
+            elif name != ADAPTIVE:
+                options["budget"] = name
+            settings = StackSettings(model=BUILT_IN_MODEL, dtype=dtype, **options)
+            stack = await exits.enter_async_context(running_stack(settings))
+            client = await exits.enter_async_context(GatewayClient(stack.gateway))
+            return client, RequestSettings(max_tokens=max_tokens, temperature=0.0, seed=1, mode="auto")
+
+        others = {name: await side_of(name) for name in names}
+        # Plain decoding in the process of the first side: the same verifier, told to decode plainly.
+        client = next(iter(others.values()))[0]
+        plain = RequestSettings(max_tokens=max_tokens, temperature=0.0, seed=1, mode="plain")
+        sides = {"plain": (client, plain), **others}
+        for side in sides.values():
+            await tokens_per_s(side, prompts[:2], 1)
+        with tqdm(total=len(levels) * turns * len(sides), unit="run", disable=None) as bar:
+            return [await measure_level(sides, prompts, level, turns, bar) for level in levels]
 
 
 @click.command(help=__doc__)
@@ -87,17 +125,19 @@ async def measure(
     help="Directory of prompt files (JSONL with turns or prompt).",
 )
 @click.option("--level", "levels", multiple=True, type=click.IntRange(1), default=LEVELS, show_default=True)
-@click.option("--pairs", default=3, show_default=True, help="Measurements of each mode at each level.")
-@click.option("--tokens", default=64, show_default=True, help="Longest answer.")
+@click.option(
+    "--side", "sides", multiple=True, default=(ADAPTIVE,), show_default=True, help="adaptive, useless, fixed:N."
+)
+@click.option("--turns", default=3, show_default=True, help="Measurements of each side at each level.")
+@click.option("--tokens", default=48, show_default=True, help="Longest answer.")
 @click.option("--dtype", default="bfloat16", show_default=True, type=click.Choice(["float32", "bfloat16"]))
-def main(data: Path, levels: tuple[int, ...], pairs: int, tokens: int, dtype: str) -> None:
+def main(data: Path, levels: tuple[int, ...], sides: tuple[str, ...], turns: int, tokens: int, dtype: str) -> None:
     files = sorted(data.glob("*.jsonl"))
     prompts = [prompt for group in zip(*(read_prompts(file, 24) for file in files), strict=False) for prompt in group]
     if not prompts:
         raise click.BadParameter(f"{data} holds no prompts", param_hint="'--data'")
-    settings = StackSettings(dtype=dtype)
-    report = asyncio.run(measure(settings, prompts, levels, pairs, tokens))
-    print(json.dumps({"dtype": dtype, "tokens": tokens, "pairs": pairs, "levels": report}))
+    report = asyncio.run(measure(sides, dtype, prompts, levels, turns, tokens))
+    print(json.dumps({"dtype": dtype, "tokens": tokens, "turns": turns, "levels": report}))
 
 
 if __name__ == "__main__":

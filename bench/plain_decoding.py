@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -20,12 +21,9 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
-from bench.engine_driver import PlainClient
-from dartspec.services.common.background import in_daemon_thread
+from bench.engine_driver import EngineClient, started_engine
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.verifier.config import VerifierSettings
-from dartspec.services.verifier.engine import Engine
-from dartspec.services.verifier.replica import load_replica
 
 LEVELS = (1, 16)
 PROMPT_TOKENS = 32
@@ -71,16 +69,16 @@ def _same(left: Answers, right: Answers) -> float:
 @click.option("--threads", default=0, help="Threads of both sides; 0: as torch decides.")
 def main(levels: tuple[int, ...], turns: int, tokens: int, dtype: str, threads: int) -> None:
     settings = VerifierSettings(model="smollm2-135m", head="none", dtype=dtype, threads=threads, budget="fixed:0")
-    # Threads that have computed keep workers, which slow others down; so the loading thread ends.
-    replica = in_daemon_thread(lambda: load_replica(settings)).result()
+    replica, engine = started_engine(settings)
     model: Any = AutoModelForCausalLM.from_pretrained(resolve_model("smollm2-135m"), dtype=getattr(torch, dtype)).eval()
-    engine = Engine(replica.decoder, replica.admission, replica.budget, settings.idle_seconds)
-    engine.start()
-    client = PlainClient(engine)
+    client = EngineClient(engine)
 
     def generate(prompts: Sequence[Sequence[int]], tokens: int) -> Answers:
         # On the engine's thread, so that both sides have the same workers.
         return engine.call(lambda: _generate(model, prompts, tokens)).result()
+
+    def ours_of(prompts: Sequence[Sequence[int]], tokens: int) -> Answers:
+        return [answer.tokens for answer in client.answers(prompts, tokens)]
 
     text = Tokenizer.from_str(replica.tokenizer.json_bytes.decode()).encode(SENTENCE * 40).ids
     report = []
@@ -88,14 +86,13 @@ def main(levels: tuple[int, ...], turns: int, tokens: int, dtype: str, threads: 
         for level in levels:
             # Windows of one text: prompts that differ, of one length.
             prompts = [text[i : i + PROMPT_TOKENS] for i in range(level)]
-            ours, theirs, same = [], [], []
+            ours: list[float] = []
+            theirs: list[float] = []
+            same = []
             client.answers(prompts, 4)
             generate(prompts, 4)
             for turn in range(turns):
-                sides: list[tuple[list[float], Callable[[], Answers]]] = [
-                    (ours, lambda prompts=prompts: client.answers(prompts, tokens)),
-                    (theirs, lambda prompts=prompts: generate(prompts, tokens)),
-                ]
+                sides = [(ours, partial(ours_of, prompts, tokens)), (theirs, partial(generate, prompts, tokens))]
                 found = []
                 for rates, side in sides if turn % 2 == 0 else sides[::-1]:
                     rate, answers = _timed(side)

@@ -14,6 +14,7 @@ from dartspec.gateway.link import VerifierLink
 from dartspec.gateway.plan import Plan
 from dartspec.gateway.rounds import rounds
 from dartspec.gateway.search import TreeSearch
+from dartspec.gateway.stream import Piece
 from dartspec.gateway.types import Chunk, Finish, FinishReason, Mode, Opening, Round, RoundKind
 from dartspec.services.common.errors import DartspecError, DeadlineExceeded, Unavailable
 
@@ -46,7 +47,7 @@ class Answer:
     async def messages(self) -> AsyncGenerator[Chunk | Finish, None]:
         """Chunks in order, each token once, then the finish."""
         if self._plan.ended:
-            tail = self._plan.stream.push((), (), (), last=not self._plan.ended_stop)
+            tail = self._plan.stream.push((), last=not self._plan.ended_stop)
             if tail.text:
                 yield Chunk(len(self._committed), (), (), tail.text)
             yield self._finish(self._plan.ended, self._plan.ended_stop)
@@ -54,16 +55,14 @@ class Answer:
         async with aclosing(self._rounds()) as all_rounds:
             async for round in all_rounds:
                 self._account(round)
-                piece = self._plan.stream.push(
-                    round.token_ids, round.logprobs, round.margins, last=bool(round.finish_reason)
-                )
-                first_index = len(self._committed)
-                self._committed += piece.token_ids
-                self._ledger.delivered(round, len(piece.token_ids))
+                piece = self._plan.stream.push(round.token_ids, last=bool(round.finish_reason))
+                chunk = _delivered(round, piece, first_index=len(self._committed))
+                self._committed += chunk.token_ids
+                self._ledger.delivered(round, len(chunk.token_ids))
                 reason = FinishReason.STOP if piece.stop else round.finish_reason
                 if reason:
                     await all_rounds.aclose()  # the verifier is free before the client has read the rest
-                yield Chunk(first_index, piece.token_ids, piece.logprobs, piece.text, piece.margins)
+                yield chunk
                 if reason:
                     yield self._finish(reason, piece.stop)
                     return
@@ -152,6 +151,19 @@ class Answer:
         # Where only one token is left before the limit, DART has nothing to draft: that plain step is part of it.
         both = self._plan.mode is Mode.AUTO and self._ledger.plain_steps
         return Mode.AUTO if both else Mode.DART
+
+
+def _delivered(round: Round, piece: Piece, first_index: int) -> Chunk:
+    """What a client gets of a round: nothing that belongs to a token behind a stop string."""
+    end = piece.tokens
+    return Chunk(
+        first_index=first_index,
+        token_ids=round.token_ids[:end],
+        logprobs=round.logprobs[:end],
+        text=piece.text,
+        margins=round.margins[:end],
+        top_logprobs=round.top_logprobs[:end],
+    )
 
 
 def _now() -> float:

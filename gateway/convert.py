@@ -9,19 +9,20 @@ from google.protobuf import json_format, struct_pb2
 from dartspec.gateway.registry import Record, ServiceKind
 from dartspec.gateway.request import Input, Request
 from dartspec.gateway.types import Chunk, Finish, FinishReason, Mode, NoDraftReason, Round, RoundKind, Start
-from dartspec.services.common.convert import sampling_to_proto
+from dartspec.services.common.convert import sampling_to_proto, top_logprobs_from_proto, top_logprobs_to_proto
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.v1 import common_pb2, gateway_pb2, verifier_pb2
 
 
 def round_from_proto(event: verifier_pb2.RoundEvent, kind: RoundKind) -> Round:
-    """A verifier's round; ``kind`` is the command that it answers."""
+    """A verifier's round; ``kind`` is the command that it answers. Raises InvalidArgument for a malformed one."""
     return Round(
         kind=kind,
         n=event.n,
         token_ids=tuple(event.token_ids),
         logprobs=tuple(event.logprobs),
         margins=tuple(event.margins),
+        top_logprobs=top_logprobs_from_proto(event.top_logprobs) if event.HasField("top_logprobs") else (),
         accepted=event.accepted,
         nodes_offered=event.nodes_offered,
         nodes_verified=event.nodes_verified,
@@ -102,6 +103,7 @@ def response_to_proto(message: Start | Chunk | Finish) -> gateway_pb2.GenerateRe
                 logprobs=message.logprobs,
                 margins=message.margins,
                 text=message.text,
+                top_logprobs=top_logprobs_to_proto(message.top_logprobs),
             )
             return gateway_pb2.GenerateResponse(chunk=chunk)
         case Finish():

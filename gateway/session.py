@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dartspec.gateway.convert import round_from_proto
 from dartspec.gateway.types import Mode, Opening, Round, RoundKind
 from dartspec.services.common.convert import sampling_to_proto
-from dartspec.services.common.errors import DartspecError, InternalError, error_from_code
+from dartspec.services.common.errors import DartspecError, InternalError, InvalidArgument, error_from_code
 from dartspec.v1 import common_pb2, verifier_pb2
 
 
@@ -31,6 +31,7 @@ class Session:
         self.credit = 0
         self.asked_at = 0.0
         self.n = len(opening.token_ids) - 1
+        self._top_logprobs = opening.sampling.top_logprobs > 0
         self._kind = RoundKind.OPEN
         self._send = send
         self._end = end
@@ -87,7 +88,7 @@ class Session:
         try:
             round = round_from_proto(event.round, self._kind)
             problem = self._out_of_protocol(round)
-        except ValueError as error:  # an enum value that this build does not know
+        except (ValueError, InvalidArgument) as error:  # such as an enum value that this build does not know
             problem = str(error)
         if problem:
             self._finish(InternalError(f"the verifier broke the protocol: {problem}"), tell_verifier=True)
@@ -109,6 +110,8 @@ class Session:
             return "a round that nothing asked for"
         if not round.token_ids or len(round.logprobs) != len(round.token_ids):
             return f"{len(round.token_ids)} tokens with {len(round.logprobs)} log-probabilities"
+        if len(round.top_logprobs) != (len(round.token_ids) if self._top_logprobs else 0):
+            return f"{len(round.token_ids)} tokens with {len(round.top_logprobs)} top log-probabilities"
         if round.n != self.n + len(round.token_ids):
             return f"n is {round.n} after {len(round.token_ids)} tokens from n {self.n}"
         return ""

@@ -11,11 +11,12 @@ from dartspec.gateway.stops import StopStrings
 
 @dataclass(frozen=True)
 class Piece:
-    """The part of a committed span that is delivered. ``stop`` is the stop string that its last token completed."""
+    """The part of a committed span that is delivered: so many of its tokens, and the text that is complete now.
 
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    margins: tuple[float, ...]
+    ``stop`` is the stop string that the last of them completed.
+    """
+
+    tokens: int
     text: str
     stop: str
 
@@ -38,25 +39,16 @@ class AnswerStream:
                 return index + 1, stop
         return len(token_ids), ""
 
-    def push(
-        self, token_ids: Sequence[int], logprobs: Sequence[float], margins: Sequence[float], *, last: bool
-    ) -> Piece:
+    def push(self, token_ids: Sequence[int], *, last: bool) -> Piece:
         """Take a committed span; ``last`` says that nothing follows, so that held text is let go."""
         parts = []
         for index, token_id in enumerate(token_ids):
             text, stop = self._stops.push(self._detokenizer.push(token_id))
             parts.append(text)
             if stop:
-                end = index + 1
-                return _piece(token_ids[:end], logprobs[:end], margins[:end], parts, stop)
+                return Piece(index + 1, "".join(parts), stop)
         stop = ""
         if last:
             text, stop = self._stops.push(self._detokenizer.finish())
             parts += [text, self._stops.finish()]
-        return _piece(token_ids, logprobs, margins, parts, stop)
-
-
-def _piece(
-    token_ids: Sequence[int], logprobs: Sequence[float], margins: Sequence[float], parts: list[str], stop: str
-) -> Piece:
-    return Piece(tuple(token_ids), tuple(logprobs), tuple(margins), "".join(parts), stop)
+        return Piece(len(token_ids), "".join(parts), stop)

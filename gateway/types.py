@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from dartspec.gateway.ledger import Ledger
-from dartspec.services.common.types import Sampling
+from dartspec.services.common.types import Sampling, TopTokens
 from dartspec.v1 import common_pb2
 
 
@@ -50,7 +50,8 @@ class Round:
     """Tokens committed by one pass of the target.
 
     n: position of the last of token_ids. logprobs: natural logarithms under the raw logits, one a token.
-    margins: by how much each token beat the runner-up.
+    margins: by how much each token beat the runner-up. top_logprobs: the likeliest tokens where each was chosen; empty
+    unless asked for.
     accepted: A; the pass committed M = A + 1 tokens before a stop cut them. Times in milliseconds.
     """
 
@@ -59,6 +60,7 @@ class Round:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     margins: tuple[float, ...] = ()
+    top_logprobs: tuple[TopTokens, ...] = ()
     accepted: int = 0
     nodes_offered: int = 0
     nodes_verified: int = 0
@@ -107,6 +109,7 @@ class Chunk:
     logprobs: tuple[float, ...]
     text: str
     margins: tuple[float, ...] = ()
+    top_logprobs: tuple[TopTokens, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from dartspec.services.common.convert import (
     proposals_to_proto,
     sampling_from_proto,
+    top_logprobs_to_proto,
     tree_from_proto,
 )
 from dartspec.services.common.errors import DartspecError, InvalidArgument
@@ -28,7 +29,7 @@ from dartspec.v1 import (
     verifier_pb2,
     verifier_pb2_grpc,
 )
-from tests.toy import CHAT_TEMPLATE, FakeSession, Target, byte_tokenizer, hash_target, logprob, mix, walk
+from tests.toy import CHAT_TEMPLATE, FakeSession, Target, byte_tokenizer, hash_target, logprob, mix, top_tokens, walk
 
 
 class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
@@ -239,10 +240,15 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         session.tokens += committed
         session.proposals = None
         self.tokens_made += len(committed)
+        width = session.sampling.top_logprobs
+        positions = range(session.n - len(committed) + 1, session.n + 1)
         event = verifier_pb2.RoundEvent(
             n=session.n,
             token_ids=committed,
-            logprobs=[logprob(session.tokens, session.n - len(committed) + 1 + i) for i in range(len(committed))],
+            logprobs=[logprob(session.tokens, position) for position in positions],
+            top_logprobs=top_logprobs_to_proto(
+                [top_tokens(session.tokens, position, width) for position in positions] if width else []
+            ),
             margins=[0.5] * len(committed),
             accepted=len(accepted),
             nodes_offered=len(offered),

@@ -32,6 +32,7 @@ from tests.toy import (
     mix,
     plain_answer,
     scripted_target,
+    top_tokens,
     walk,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "plain_answer",
     "scripted_target",
     "serving",
+    "top_tokens",
     "walk",
 ]
 

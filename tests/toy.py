@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from dartspec.services.common.types import Proposals, Sampling, Tree
+from dartspec.services.common.types import Proposals, Sampling, TopTokens, Tree
 from dartspec.v1 import verifier_pb2
 
 # The token at the end of (tokens); prompt_len says where the answer begins.
@@ -105,6 +105,11 @@ def walk(target: Target, session: FakeSession, tree: Tree) -> list[int]:
             return path
         node = children[node, token]
         path.append(token)
+
+
+def top_tokens(tokens: Sequence[int], position: int, width: int) -> TopTokens:
+    """Entries that belong to a position of these tokens and to no other; exact in float32."""
+    return tuple(((tokens[position] + place) % 250, logprob(tokens, position) - place) for place in range(width))
 
 
 def logprob(tokens: Sequence[int], position: int) -> float:

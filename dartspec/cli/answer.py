@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dartspec.services.common.types import TopTokens
+
 
 @dataclass(frozen=True)
 class Ledger:
@@ -33,8 +35,9 @@ class Answer:
     """Everything that one request brought.
 
     token_ids, logprobs and margins have one entry a token; a margin is the distance of the token's score from the
-    runner-up's. ``ttft_s`` and ``total_s`` are the client's own clock, from sending
-    the request to the first token and to the end.
+    runner-up's. So has top_logprobs, the likeliest tokens with their log-probabilities, if they were asked for; else it
+    is empty. ``ttft_s`` and ``total_s`` are the client's own clock, from sending the request to the first token and to
+    the end.
     """
 
     model: str
@@ -44,6 +47,7 @@ class Answer:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     margins: tuple[float, ...]
+    top_logprobs: tuple[TopTokens, ...]
     reason: str
     stop: str
     ledger: Ledger

@@ -13,8 +13,10 @@ from google.protobuf import struct_pb2
 from dartspec.cli.answer import Answer, Ledger
 from dartspec.cli.request_settings import RequestSettings
 from dartspec.services.common.channel import error_from_rpc, open_channel
+from dartspec.services.common.convert import top_logprobs_from_proto
 from dartspec.services.common.credentials import credentials
 from dartspec.services.common.errors import DartspecError, InternalError, Unavailable
+from dartspec.services.common.types import TopTokens
 from dartspec.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 
 _OPTIONAL_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
@@ -52,6 +54,7 @@ class GatewayClient:
         token_ids: list[int] = []
         logprobs: list[float] = []
         margins: list[float] = []
+        top_logprobs: list[TopTokens] = []
         pieces: list[str] = []
         sent = time.perf_counter()
         first = sent
@@ -73,6 +76,7 @@ class GatewayClient:
                 token_ids.extend(chunk.token_ids)
                 logprobs.extend(chunk.logprobs)
                 margins.extend(chunk.margins)
+                top_logprobs.extend(top_logprobs_from_proto(chunk.top_logprobs))
                 pieces.append(chunk.text)
                 if on_text is not None and chunk.text:
                     on_text(chunk.text)
@@ -87,6 +91,7 @@ class GatewayClient:
             token_ids=tuple(token_ids),
             logprobs=tuple(logprobs),
             margins=tuple(margins),
+            top_logprobs=tuple(top_logprobs),
             reason=common_pb2.FinishReason.Name(finish.reason).removeprefix("FINISH_REASON_").lower(),
             stop=finish.stop,
             ledger=_ledger(finish.ledger),
@@ -110,7 +115,7 @@ def mapped_error(error: grpc.aio.AioRpcError, address: str) -> DartspecError:
 
 def build_request(prompt: str, settings: RequestSettings, model: str = "") -> gateway_pb2.GenerateRequest:
     """The message for one prompt; settings that are None stay absent."""
-    sampling = common_pb2.Sampling(max_tokens=settings.max_tokens)
+    sampling = common_pb2.Sampling(max_tokens=settings.max_tokens, top_logprobs=settings.top_logprobs)
     for name in _OPTIONAL_SAMPLING:
         if (value := getattr(settings, name)) is not None:
             setattr(sampling, name, value)

@@ -8,6 +8,7 @@ from typing import Any
 
 from dartspec.services.common.config import between, setting
 from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.sampling_rules import MAX_TOP_LOGPROBS
 
 MODES = ("auto", "plain", "dart")
 
@@ -34,6 +35,9 @@ class RequestSettings:
     )
     seed: int | None = setting(
         None, "Key of the sampling noise.  [default: chosen and reported]", check=between(0, 2**64 - 1)
+    )
+    top_logprobs: int = setting(
+        0, "List so many likeliest tokens next to each token, in --json.", check=between(0, MAX_TOP_LOGPROBS)
     )
     stop: tuple[str, ...] = setting((), "End before this text; repeatable.")
     mode: str = setting("auto", "How to decode; the tokens are the same.", choices=MODES)

@@ -10,8 +10,8 @@ from dartspec.gateway.http.logprobs import ChatLogprobs, TextLogprobs
 from dartspec.gateway.http.parameters import UINT32, Wanted, read_wanted
 from dartspec.gateway.request import Input
 from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.sampling_rules import MAX_TOP_LOGPROBS
 
-MAX_TOP_LOGPROBS = 20
 TEXT_MAX_TOKENS = 16  # the API's own default for text completions; chats have the server's
 
 

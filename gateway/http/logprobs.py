@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dartspec.gateway.detokenize import Vocabulary
 from dartspec.gateway.types import Chunk
-from dartspec.services.common.errors import InvalidArgument
-from dartspec.v1 import common_pb2
+from dartspec.services.common.types import TopTokens
 
 LOWEST = -9999.0  # JSON has no infinity
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-
-
-def ask_top_logprobs(sampling: common_pb2.Sampling, count: int) -> None:
-    """Ask for those of the ``count`` likeliest tokens. Raises InvalidArgument: verifiers do not tell them."""
-    if count:
-        raise InvalidArgument("top_logprobs", "only the chosen tokens' log-probabilities are told; use 0")
 
 
 def token_bytes(vocabulary: Vocabulary, token_id: int) -> bytes:
@@ -41,8 +35,10 @@ class ChatLogprobs:
 
     def show(self, chunk: Chunk) -> dict[str, Any]:
         """The chunk's tokens."""
-        pairs = zip(chunk.token_ids, chunk.logprobs, strict=True)
-        return {"content": [self._token(token, logprob) | {"top_logprobs": []} for token, logprob in pairs]}
+        tops = [[self._token(*entry) for entry in top] for top in _tops(chunk)]
+        chosen = zip(chunk.token_ids, chunk.logprobs, strict=True)
+        tokens = [self._token(*entry) for entry in chosen]
+        return {"content": [token | {"top_logprobs": top} for token, top in zip(tokens, tops, strict=True)]}
 
     def join(self, shown: list[dict[str, Any]]) -> dict[str, Any]:
         """Those of all chunks."""
@@ -63,20 +59,32 @@ class TextLogprobs:
 
     def show(self, chunk: Chunk) -> dict[str, Any]:
         """The chunk's tokens, which follow those of the chunks before."""
-        tokens, offsets = [], []
-        for token_id in chunk.token_ids:
+        shown: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for token_id, logprob, top in zip(chunk.token_ids, chunk.logprobs, _tops(chunk), strict=True):
             data = token_bytes(self._vocabulary, token_id)
-            tokens.append(data.decode(errors="replace"))
-            offsets.append(self._offset)
+            shown["tokens"].append(data.decode(errors="replace"))
+            shown["token_logprobs"].append(max(logprob, LOWEST))
+            shown["top_logprobs"].append(self._likeliest(((token_id, logprob), *top)))
+            shown["text_offset"].append(self._offset)
             if self._vocabulary.token(token_id) is not None:  # others leave no text
                 self._offset += len(self._utf8.decode(data))
-        values = [max(value, LOWEST) for value in chunk.logprobs]
-        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": None, "text_offset": offsets}
+        return shown if chunk.top_logprobs else {**shown, "top_logprobs": None}
 
     def join(self, shown: list[dict[str, Any]]) -> dict[str, Any]:
         """Those of all chunks."""
-        lists = {
-            name: [entry for part in shown for entry in part[name]]
-            for name in ("tokens", "token_logprobs", "text_offset")
-        }
-        return {**lists, "top_logprobs": None}
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        joined = {name: [entry for part in shown for entry in part[name] or ()] for name in names}
+        return {**joined, "top_logprobs": joined["top_logprobs"] or None}
+
+    def _likeliest(self, entries: TopTokens) -> dict[str, float]:
+        """By text: the chosen token and the likeliest. Of several with one text, parts of characters, the first."""
+        by_text: dict[str, float] = {}
+        for token_id, logprob in entries:
+            text = token_bytes(self._vocabulary, token_id).decode(errors="replace")
+            by_text.setdefault(text, max(logprob, LOWEST))
+        return by_text
+
+
+def _tops(chunk: Chunk) -> Sequence[TopTokens]:
+    """For each token the likeliest ones where it was chosen; none if they were not asked for."""
+    return chunk.top_logprobs or [()] * len(chunk.token_ids)

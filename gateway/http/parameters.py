@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dartspec.gateway.http.fields import Fields, integer, kind, number, string
-from dartspec.gateway.http.logprobs import ask_top_logprobs
 from dartspec.gateway.request import Input, Request, checked_request_id
 from dartspec.gateway.sampling_defaults import choice_seed, choose_seed
 from dartspec.gateway.types import Mode
@@ -67,7 +66,7 @@ def read_wanted(
     sampling = _read_sampling(fields)
     if max_tokens is not None:
         sampling.max_tokens = max_tokens
-    ask_top_logprobs(sampling, top_logprobs)
+    sampling.top_logprobs = top_logprobs
     n = fields.integer("n", 1, MAX_N) or 1
     answers = n * len(inputs)
     if answers > MAX_ANSWERS:

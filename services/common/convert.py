@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 
 import numpy as np
 
 from dartspec.services.common.errors import InvalidArgument
-from dartspec.services.common.types import Proposals, Sampling, Tree
+from dartspec.services.common.types import Proposals, Sampling, TopTokens, Tree
 from dartspec.v1 import common_pb2
 
 PACKED_REVISION = 1
@@ -79,6 +80,7 @@ def sampling_to_proto(sampling: Sampling) -> common_pb2.Sampling:
         max_tokens=sampling.max_tokens,
         stop_token_ids=sampling.stop_token_ids,
         ignore_eos=sampling.ignore_eos,
+        top_logprobs=sampling.top_logprobs,
     )
 
 
@@ -102,7 +104,29 @@ def sampling_from_proto(message: common_pb2.Sampling) -> Sampling:
         min_tokens=message.min_tokens,
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
+        top_logprobs=message.top_logprobs,
     )
+
+
+def top_logprobs_to_proto(positions: Sequence[TopTokens]) -> common_pb2.TopLogprobs | None:
+    """The likeliest tokens of each position, all as many; None without a position."""
+    if not positions:
+        return None
+    entries = [entry for position in positions for entry in position]
+    return common_pb2.TopLogprobs(
+        width=len(positions[0]), token_ids=[token for token, _ in entries], logprobs=[value for _, value in entries]
+    )
+
+
+def top_logprobs_from_proto(message: common_pb2.TopLogprobs) -> tuple[TopTokens, ...]:
+    """One entry a position. Raises InvalidArgument when the fields do not fit together."""
+    width, count = message.width, len(message.token_ids)
+    if len(message.logprobs) != count or count % max(width, 1) or (count and not width):
+        raise InvalidArgument(
+            "top_logprobs", f"{count} tokens with {len(message.logprobs)} log-probabilities, {width} for each position"
+        )
+    entries = list(zip(message.token_ids, message.logprobs, strict=True))
+    return tuple(tuple(entries[start : start + width]) for start in range(0, count, max(width, 1)))
 
 
 def _check_revision(field: str, revision: int) -> None:

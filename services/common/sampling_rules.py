@@ -9,6 +9,7 @@ from dartspec.services.common.types import Sampling
 
 MAX_STOP_TOKENS = 64
 MAX_TEMPERATURE = 100.0
+MAX_TOP_LOGPROBS = 20
 
 
 def check_sampling(sampling: Sampling, vocab_size: int) -> None:
@@ -40,6 +41,10 @@ def check_sampling(sampling: Sampling, vocab_size: int) -> None:
         )
     if not sampling.allowed_token_ids and len(set(sampling.banned_token_ids)) >= vocab_size:
         raise InvalidArgument("sampling.banned_token_ids", "the whole vocabulary is banned")
+    if not 0 <= sampling.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise InvalidArgument(
+            "sampling.top_logprobs", f"must be between 0 (off) and {MAX_TOP_LOGPROBS}, got {sampling.top_logprobs}"
+        )
     if sampling.min_tokens > sampling.max_tokens:
         raise InvalidArgument(
             "sampling.min_tokens", f"must not exceed max_tokens ({sampling.max_tokens}), got {sampling.min_tokens}"

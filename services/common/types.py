@@ -16,6 +16,9 @@ Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
 UInt16 = NDArray[np.uint16]
 
+# The likeliest tokens at one position: token id and natural log-probability, likeliest first, of equals the smaller id.
+TopTokens = tuple[tuple[int, float], ...]
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -38,6 +41,7 @@ class Sampling:
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from dartspec.services.verifier.regimes import Regimes
 
 # A prior of this many accepted tokens keeps the calibration near 1 until there is evidence.
 PRIOR = 20.0
+# Weight of the newest round in the mean of all sessions.
+USUAL_NEW = 0.02
 # What a measured pass took is blamed on the machine up to this factor; beyond, somebody stopped it.
 WORST_SLOWDOWN = 10.0
 # Time between two passes beyond this factor of the usual, and so many milliseconds, is not a round's.
@@ -43,6 +45,8 @@ class AdaptiveBudget:
         # else runs on the machine, and what several sessions cost beyond their rows.
         self._slowdowns: dict[tuple[bool, int], float] = {}
         self._context = 0.0  # of the last pass
+        self._usual = 1.0  # running mean of the tokens that a round commits
+        self._rounds = 0
 
     @property
     def calibration(self) -> float:
@@ -98,7 +102,7 @@ class AdaptiveBudget:
         if not self.regimes.drafting(sessions) or not gain.wants_chance():
             return False
         round_ms = self.slowdown(True, sessions) * gain.pass_ms + self.overhead_ms
-        return gain.enough(round_ms, self.slowdown(False, sessions) * gain.plain_ms)
+        return gain.enough(round_ms, self.slowdown(False, sessions) * gain.plain_ms, self._usual)
 
     def _believed(self, milliseconds: float) -> float:
         """Time between two passes, cut where it looks like a client that made a pause rather than a round's own."""
@@ -124,6 +128,8 @@ class AdaptiveBudget:
             self.regimes.observe(way, sessions, sum(outcome.committed for outcome in outcomes), cycle_ms)
         for outcome in outcomes:
             if outcome.offered:
+                self._rounds += 1
+                self._usual += max(USUAL_NEW, 1.0 / self._rounds) * (outcome.committed - self._usual)
                 outcome.gain.add(outcome.committed, expected_ms, plain_ms)
             if len(outcome.tree):
                 self._expected = 0.99 * self._expected + float(outcome.tree.survival.sum())

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dartspec.services.common.convert import proposals_to_proto, sampling_from_proto, tree_from_proto
+from dartspec.services.common.convert import (
+    proposals_to_proto,
+    sampling_from_proto,
+    top_logprobs_to_proto,
+    tree_from_proto,
+)
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.verifier.messages import Close, Command, Decode, Event, Failed, Load, Open, Round, Verify
 from dartspec.v1 import common_pb2, verifier_pb2
@@ -90,6 +95,7 @@ def _round_to_proto(event: Round) -> verifier_pb2.RoundEvent:
         token_ids=event.token_ids,
         logprobs=event.logprobs,
         margins=event.margins,
+        top_logprobs=top_logprobs_to_proto(event.top_logprobs),
         accepted=event.accepted,
         nodes_offered=event.nodes_offered,
         nodes_verified=event.nodes_verified,

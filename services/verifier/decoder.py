@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from dartspec.services.common.errors import DartspecError
-from dartspec.services.common.types import Int32, Proposals, Tree
+from dartspec.services.common.types import Int32, Proposals, TopTokens, Tree
 from dartspec.services.draft.propose import DraftInput, Proposer
 from dartspec.services.verifier.attention import Segment, causal_rows
-from dartspec.services.verifier.sampling import choose_with_margin, log_probability
+from dartspec.services.verifier.logprobs import log_normalizer, log_probability, top_tokens
+from dartspec.services.verifier.sampling import choose_with_margin
 from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.target import Target
@@ -34,11 +35,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Commit:
-    """What a pass committed: the walk, each token's log-probability under the raw logits, and its margin."""
+    """What a pass committed: the walk, each token's log-probability under the raw logits, and its margin.
+
+    top_logprobs: the likeliest tokens where each was chosen; empty unless asked for.
+    """
 
     walk: Walk
     logprobs: list[float]
     margins: list[float]
+    top_logprobs: list[TopTokens]
     finished: bool
 
 
@@ -156,19 +161,23 @@ def _choose(session: Session, tree: Tree, logits: torch.Tensor, first_position: 
     sampling, seed = session.opened.sampling, session.opened.seed
     logprobs: list[float] = []
     margins: list[float] = []
+    top: list[TopTokens] = []
 
     def choose_at(row: int) -> int:
         values = logits[row].float().numpy()
         position = first_position + len(logprobs)
         token, margin = choose_with_margin(values, position, session.history, sampling, seed, session.enders)
         margins.append(margin)
-        logprobs.append(log_probability(values, token))
+        normalizer = log_normalizer(values)
+        logprobs.append(log_probability(float(values[token]), normalizer))
+        if sampling.top_logprobs:
+            top.append(top_tokens(values, sampling.top_logprobs, normalizer))
         session.history.append(token)
         session.tokens.append(token)
         return token
 
     walked = walk(tree, choose_at, lambda token: session.finish_of(token) is not None)
-    return Commit(walked, logprobs, margins, session.finish_of(walked.tokens[-1]) is not None)
+    return Commit(walked, logprobs, margins, top, session.finish_of(walked.tokens[-1]) is not None)
 
 
 def _draft_input(session: Session, rows: int) -> DraftInput:

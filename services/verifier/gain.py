@@ -9,6 +9,9 @@ NEW = 0.1
 # Rounds in which a new session drafts whatever they bring, since its acceptance is not known; and in a later try.
 TRIAL_ROUNDS = 4
 RETRY_ROUNDS = 2
+# Rounds of one session that say as much about it as all sessions together do: tokens of a round scatter by half of
+# their mean, so a few unlucky rounds in a row are common.
+USUAL_ROUNDS = 8.0
 # Tokens that a session decodes plainly before it tries again; doubles with every failure.
 FIRST_PAUSE = 16
 LONGEST_PAUSE = 256
@@ -35,11 +38,16 @@ class Gain:
             self.rounds, self.trial = 0, RETRY_ROUNDS
         return True
 
-    def enough(self, drafting_ms: float, plain_ms: float) -> bool:
+    def expected(self, usual: float) -> float:
+        """Tokens of the session's next round, where all sessions' rounds commit ``usual`` in the mean."""
+        known = min(self.rounds, 1.0 / NEW)
+        return (USUAL_ROUNDS * usual + known * self.committed) / (USUAL_ROUNDS + known)
+
+    def enough(self, drafting_ms: float, plain_ms: float, usual: float) -> bool:
         """Whether to go on when a round takes so long and plain steps take so long; begins a pause if not."""
         if self.trial:
             return True
-        if self.committed * plain_ms >= drafting_ms:
+        if self.expected(usual) * plain_ms >= drafting_ms:
             self.next_pause = FIRST_PAUSE
             return True
         self.pause, self.next_pause = self.next_pause, min(2 * self.next_pause, LONGEST_PAUSE)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dartspec.services.common.errors import DartspecError
-from dartspec.services.common.types import Proposals, Sampling, Tree
+from dartspec.services.common.types import Proposals, Sampling, TopTokens, Tree
 
 
 class NoDraft(Enum):
@@ -87,13 +87,14 @@ Command = Open | Verify | Decode | Close | Malformed
 
 @dataclass(frozen=True)
 class Round:
-    """One pass for one session. Times in milliseconds."""
+    """One pass for one session. Times in milliseconds. ``top_logprobs`` is empty unless asked for."""
 
     session: int
     n: int
     token_ids: list[int]
     logprobs: list[float]
     margins: list[float]
+    top_logprobs: list[TopTokens]
     accepted: int
     nodes_offered: int
     nodes_verified: int

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# A cycle is the time from the end of a pass to the end of the next. Cycles of one try of the other way.
-TRY_CYCLES = 6
+# A cycle is the time from the end of a pass to the end of the next. Cycles of one try of drafting, and of plain decoding,
+# whose rate hardly varies.
+TRY_DRAFTS = 6
+TRY_PLAIN = 2
 # Cycles until the first try; doubles with every try that changes nothing.
 FIRST_PAUSE = 32
 LONGEST_PAUSE = 1024
@@ -89,7 +91,7 @@ class _Class:
                 self._try()
 
     def _try(self) -> None:
-        self.trying = TRY_CYCLES
+        self.trying = TRY_PLAIN if self.drafting else TRY_DRAFTS
         if self.drafting:
             self.plain_pause = min(2 * self.plain_pause, LONGEST_PAUSE)
         else:

@@ -40,6 +40,7 @@ class Turn:
             token_ids=commit.walk.tokens,
             logprobs=commit.logprobs,
             margins=commit.margins,
+            top_logprobs=commit.top_logprobs,
             accepted=commit.walk.accepted,
             nodes_offered=len(self.offered),
             nodes_verified=len(self.work.tree),

@@ -72,6 +72,21 @@ async def test_auto_mode_gives_the_same_tokens(tiny_stack: Stack) -> None:
     assert len({answer.token_ids for answer in answers}) == 1
 
 
+async def test_log_probabilities_are_the_same_in_every_mode(tiny_stack: Stack) -> None:
+    settings = RequestSettings(max_tokens=60, temperature=0.8, seed=5, raw=True, top_logprobs=4)
+    async with GatewayClient(tiny_stack.gateway) as client:
+        plain, dart = [
+            await client.answer("hello", dataclasses.replace(settings, mode=mode)) for mode in ("plain", "dart")
+        ]
+    assert plain.token_ids == dart.token_ids
+    assert len(plain.top_logprobs) == len(plain.token_ids)
+    assert plain.logprobs == pytest.approx(dart.logprobs, abs=1e-3)
+    for ours, theirs in zip(plain.top_logprobs, dart.top_logprobs, strict=True):
+        assert [value for _, value in ours] == pytest.approx([value for _, value in theirs], abs=1e-3)
+        assert [value for _, value in ours] == sorted((value for _, value in ours), reverse=True)
+        assert sum(math.exp(value) for _, value in ours) <= 1.0 + 1e-5
+
+
 async def test_draft_propose_answers(tiny_stack: Stack, tiny: TinyModel) -> None:
     async with open_channel(tiny_stack.verifiers[0]) as channel:
         stub = draft_pb2_grpc.DraftServiceStub(channel)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from dartspec.services.common.convert import top_logprobs_to_proto
 from dartspec.services.common.errors import DartspecError
 from dartspec.services.common.server import Server
 from dartspec.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
@@ -61,12 +62,16 @@ class FakeGateway(gateway_pb2_grpc.GatewayServiceServicer):
         )
         for first in range(0, len(ids), 2):
             part = ids[first : first + 2]
+            width = request.sampling.top_logprobs
             yield gateway_pb2.GenerateResponse(
                 chunk=gateway_pb2.GenerateChunk(
                     first_index=first,
                     token_ids=part,
                     logprobs=[-0.5] * len(part),
                     margins=[self.margin] * len(part),
+                    top_logprobs=top_logprobs_to_proto(
+                        [tuple((token + i, -0.5 - i) for i in range(width)) for token in part] if width else []
+                    ),
                     text="".join(f"{token} " for token in part),
                 )
             )

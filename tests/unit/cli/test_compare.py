@@ -22,6 +22,7 @@ def answer(token_ids: list[int], total_s: float = 1.0, ttft_s: float = 0.25, mar
         token_ids=tuple(token_ids),
         logprobs=tuple(-1.0 for _ in token_ids),
         margins=tuple(margin for _ in token_ids),
+        top_logprobs=(),
         reason="stop",
         stop="",
         ledger=dataclasses.replace(NO_ROUNDS, **ledger),

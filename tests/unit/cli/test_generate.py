@@ -53,6 +53,7 @@ async def test_every_request_flag_reaches_the_gateway():
     gateway = FakeGateway()
     flags = ["--max-tokens", "2", "--temperature", "0.5", "--top-k", "7", "--top-p", "0.9", "--min-p", "0.1"]
     flags += ["--seed", str(2**64 - 1), "--stop", "a", "--stop", "b c", "--mode", "plain", "--system", "be brief"]
+    flags += ["--top-logprobs", "20"]
     flags += ["--template-arg", "enable_thinking=false", "--template-arg", "name=x", "--model", "m"]
     async with serving(gateway) as address:
         result = await dartspec("generate", "hello", "--gateway", address, *flags)
@@ -60,7 +61,7 @@ async def test_every_request_flag_reaches_the_gateway():
     (request,) = gateway.requests
     sampling = request.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_k) == (2, 0.5, 7)
-    assert (sampling.top_p, sampling.min_p) == (0.9, 0.1)
+    assert (sampling.top_p, sampling.min_p, sampling.top_logprobs) == (0.9, 0.1, 20)
     assert request.seed == 2**64 - 1
     assert list(request.stop) == ["a", "b c"]
     assert request.mode == gateway_pb2.MODE_PLAIN
@@ -92,8 +93,17 @@ async def test_json_of_one_mode_is_the_last_line():
     assert answer["text"] == "5 6 7 8 9 "
     assert answer["reason"] == "length"
     assert answer["ledger"]["mode"] == "dart"
+    assert answer["top_logprobs"] == []
     assert value["seed"] == 1234
     assert value["dtype"] is None
+
+
+async def test_json_lists_the_likeliest_tokens_of_each_position():
+    async with serving(FakeGateway()) as address:
+        result = await dartspec("generate", "hello", "--gateway", address, "--json", "--top-logprobs", "2")
+    (answer,) = json.loads(result.out.splitlines()[-1])["answers"]
+    assert answer["top_logprobs"] == [[[token, -0.5], [token + 1, -1.5]] for token in (5, 6, 7, 8, 9)]
+    assert "top_logprobs" not in result.out.replace(result.out.splitlines()[-1], "")
 
 
 async def test_compare_runs_both_modes_with_one_seed_and_exits_0_when_equal():
@@ -249,6 +259,8 @@ async def test_no_gateway_says_how_to_get_one(tmp_path):
         (["hello", "--local", "--min-p", "1.5"], "'--min-p': must be between 0 and 1, got 1.5"),
         (["", "--local"], "PROMPT must not be empty"),
         ([" \n", "--local"], "PROMPT must not be empty"),
+        (["hello", "--top-logprobs", "21"], "'--top-logprobs': must be between 0 and 20, got 21"),
+        (["hello", "--top-logprobs", "-1"], "--top-logprobs"),
         (["hello", "--template-arg", "novalue"], "must be KEY=VALUE, got 'novalue'"),
         (["hello", "--mode", "fast"], "--mode"),
         (["--prompts", "/nonexistent"], "cannot be read"),

@@ -14,6 +14,8 @@ import pytest
 from dartspec.gateway.config import Settings
 from dartspec.gateway.serve import Gateway, running
 from dartspec.services.common.channel import open_channel
+from dartspec.services.common.convert import top_logprobs_from_proto
+from dartspec.services.common.types import TopTokens
 from dartspec.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from tests.fakes import FakeNgram, FakeVerifier, serving
 
@@ -35,6 +37,10 @@ class Reply:
     @property
     def logprobs(self) -> list[float]:
         return [value for chunk in self.chunks for value in chunk.logprobs]
+
+    @property
+    def top_logprobs(self) -> list[TopTokens]:
+        return [entries for chunk in self.chunks for entries in top_logprobs_from_proto(chunk.top_logprobs)]
 
     @property
     def text(self) -> str:
@@ -74,6 +80,9 @@ async def collect(call: Any, first_index: int = 0) -> Reply:
     for chunk in reply.chunks:
         assert chunk.first_index == first_index
         assert len(chunk.token_ids) == len(chunk.logprobs) == len(chunk.margins)
+        width = messages[0].start.sampling.top_logprobs
+        assert len(chunk.top_logprobs.token_ids) == len(chunk.top_logprobs.logprobs) == width * len(chunk.token_ids)
+        assert chunk.HasField("top_logprobs") == (width > 0 and len(chunk.token_ids) > 0)
         first_index += len(chunk.token_ids)
     assert reply.finish.usage.completion_tokens == first_index
     assert reply.finish.usage.prompt_tokens == len(reply.start.prompt_token_ids)

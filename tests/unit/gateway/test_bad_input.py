@@ -49,6 +49,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("sampling.logit_bias", {"sampling": {"logit_bias": {100_000: 1.0}}}),
     ("sampling.stop_token_ids", {"sampling": {"stop_token_ids": [100_000]}}),
     ("sampling.min_tokens", {"sampling": {"min_tokens": 9, "max_tokens": 8}}),
+    ("sampling.top_logprobs", {"sampling": {"top_logprobs": 21}}),
+    ("sampling.top_logprobs", {"sampling": {"top_logprobs": 2**32 - 1}}),
     ("stop", {"stop": ["x"] * 17}),
     ("stop[1]", {"stop": ["x", ""]}),
     ("stop[0]", {"stop": ["x" * 257]}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dartspec.v1 import common_pb2, gateway_pb2
-from tests.fakes import FakeNgram, FakeVerifier, byte_tokenizer, scripted_target
+from tests.fakes import FakeNgram, FakeVerifier, byte_tokenizer, logprob, scripted_target, top_tokens
 from tests.unit.gateway.conftest import Reply, StackMaker
 
 STOP, LENGTH = common_pb2.FINISH_REASON_STOP, common_pb2.FINISH_REASON_LENGTH
@@ -26,6 +26,15 @@ def expected_end(stop: str, max_tokens: int) -> tuple[list[int], str, int]:
 
 
 def got(reply: Reply) -> tuple[list[int], str, int]:
+    """What was delivered; what is told of the tokens is told of these and no others, and so is the usage."""
+    begun = reply.finish.usage.completion_tokens - len(reply.ids)
+    tokens = [1, 2, 3, *SCRIPT[:begun], *reply.ids]
+    told = range(3 + begun, len(tokens))
+    assert reply.logprobs == [logprob(tokens, position) for position in told]
+    width = reply.start.sampling.top_logprobs
+    assert reply.top_logprobs == [top_tokens(tokens, position, width) for position in told if width]
+    assert reply.finish.usage.prompt_tokens == 3
+    assert reply.finish.usage.accepted_tokens <= len(reply.ids)
     return reply.ids, reply.text, reply.finish.reason
 
 
@@ -37,11 +46,10 @@ async def test_stop_string_at_every_offset(stack: StackMaker, mode: int) -> None
         for at in range(len(text) - 2):
             for length in (1, 3):
                 stop = text[at : at + length]
-                reply = await s.generate(mode=mode, stop=["never", stop], sampling={"max_tokens": len(SCRIPT)})
+                sampling = {"max_tokens": len(SCRIPT), "top_logprobs": 2}
+                reply = await s.generate(mode=mode, stop=["never", stop], sampling=sampling)
                 assert got(reply) == expected_end(stop, len(SCRIPT))
                 assert reply.finish.stop == stop
-                accepted = reply.finish.usage.accepted_tokens
-                assert accepted <= reply.finish.usage.completion_tokens
         assert s.gateway.generation.open_requests == 0
     assert verifier.sessions == {}
 
@@ -50,7 +58,7 @@ async def test_stop_string_at_every_offset(stack: StackMaker, mode: int) -> None
 async def test_max_tokens_at_every_offset(stack: StackMaker, mode: int) -> None:
     async with stack([FakeVerifier(scripted_target(SCRIPT))], [FakeNgram()]) as s:
         for max_tokens in range(1, len(SCRIPT) + 1):
-            reply = await s.generate(mode=mode, sampling={"max_tokens": max_tokens})
+            reply = await s.generate(mode=mode, sampling={"max_tokens": max_tokens, "top_logprobs": 1})
             assert got(reply) == expected_end("", max_tokens)
 
 
@@ -60,7 +68,8 @@ async def test_stop_string_and_max_tokens_in_one_span(stack: StackMaker) -> None
         for max_tokens in range(10, 18):
             for at in range(max_tokens - 9, max_tokens + 1):
                 stop = text[at : at + 2]
-                reply = await s.generate(mode=DART, stop=[stop], sampling={"max_tokens": max_tokens})
+                sampling = {"max_tokens": max_tokens, "top_logprobs": 3}
+                reply = await s.generate(mode=DART, stop=[stop], sampling=sampling)
                 assert got(reply) == expected_end(stop, max_tokens)
 
 
@@ -90,12 +99,25 @@ async def test_stop_token_and_stop_string_in_one_span(stack: StackMaker) -> None
                 assert got(reply) == (SCRIPT[:11], TOKENIZER.decode(SCRIPT[:11]), STOP)
 
 
-async def test_an_answer_that_fills_the_context_ends_with_length(stack: StackMaker) -> None:
-    verifier = FakeVerifier(scripted_target(SCRIPT), context_length=20)
-    async with stack([verifier], [FakeNgram()]) as s:
-        for mode in (PLAIN, DART):
-            reply = await s.generate(mode=mode, sampling={"max_tokens": 1000})
-            assert got(reply) == expected_end("", 17)  # a prompt of 3
+@pytest.mark.parametrize("mode", [PLAIN, DART])
+async def test_the_context_limit_at_every_offset(stack: StackMaker, mode: int) -> None:
+    for room in range(1, 19):
+        verifier = FakeVerifier(scripted_target(SCRIPT), context_length=3 + room)  # a prompt of 3
+        async with stack([verifier], [FakeNgram()]) as s:
+            reply = await s.generate(mode=mode, sampling={"max_tokens": 1000, "top_logprobs": 2})
+            assert got(reply) == expected_end("", room)
+        assert verifier.sessions == {}
+
+
+async def test_max_tokens_a_stop_and_the_context_limit_in_one_span(stack: StackMaker) -> None:
+    text = TOKENIZER.decode(SCRIPT)
+    for room in range(10, 15):
+        async with stack([FakeVerifier(scripted_target(SCRIPT), context_length=3 + room)], [FakeNgram()]) as s:
+            for max_tokens in range(10, 15):
+                for at in (8, 10, 12):
+                    sampling = {"max_tokens": max_tokens, "top_logprobs": 2}
+                    reply = await s.generate(mode=DART, stop=[text[at : at + 2]], sampling=sampling)
+                    assert got(reply) == expected_end(text[at : at + 2], min(max_tokens, room))
 
 
 @pytest.mark.parametrize("mode", [PLAIN, DART])
@@ -104,7 +126,8 @@ async def test_an_answer_resumes_at_every_token(stack: StackMaker, mode: int) ->
     ids, text, _ = expected_end(stop, len(SCRIPT))
     verifier = FakeVerifier(scripted_target(SCRIPT))
     async with stack([verifier], [FakeNgram()]) as s:
-        whole = await s.generate(mode=mode, stop=[stop], sampling={"max_tokens": 35})
+        sampling = {"max_tokens": 35, "top_logprobs": 4}
+        whole = await s.generate(mode=mode, stop=[stop], sampling=sampling)
         assert whole.ids == ids
         for cut in range(len(ids)):
             first = await s.generate(mode=mode, stop=[stop], sampling={"max_tokens": cut}) if cut else None
@@ -112,10 +135,11 @@ async def test_an_answer_resumes_at_every_token(stack: StackMaker, mode: int) ->
             certain = "" if first is None else TOKENIZER.decode(ids[:cut]).rstrip("\ufffd")
             held = next((k for k in range(3, 0, -1) if certain.endswith(stop[:k])), 0)
             certain = certain[: len(certain) - held]
-            rest = await s.generate(mode=mode, stop=[stop], committed_token_ids=ids[:cut], sampling={"max_tokens": 35})
-            assert rest.ids == ids[cut:]
+            rest = await s.generate(mode=mode, stop=[stop], committed_token_ids=ids[:cut], sampling=sampling)
+            assert got(rest)[0] == ids[cut:]
             assert certain + rest.text == text
             assert rest.logprobs == whole.logprobs[cut:]
+            assert rest.top_logprobs == whole.top_logprobs[cut:]
             assert rest.finish.usage.completion_tokens == len(ids)
             assert list(verifier.opens[-1].token_ids) == [1, 2, 3, *ids[:cut]]
             assert verifier.opens[-1].prompt_len == 3

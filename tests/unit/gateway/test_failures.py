@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import grpc
 import pytest
 
 from dartspec.services.common.channel import error_from_rpc
 from dartspec.services.common.errors import Evicted, InternalError, ResourceExhausted
-from dartspec.v1 import gateway_pb2
-from tests.fakes import FakeNgram, FakeVerifier, plain_answer, serving
+from dartspec.v1 import gateway_pb2, verifier_pb2
+from tests.fakes import FakeNgram, FakeVerifier, logprob, plain_answer, serving, top_tokens
+from tests.toy import FakeSession
 from tests.unit.gateway.conftest import StackMaker, collect, until
 
 PROMPT = [1, 2, 3]
@@ -27,9 +29,12 @@ async def test_a_verifier_that_dies_is_replaced_without_a_gap(stack: StackMaker,
     async with stack(verifiers, [FakeNgram()]) as s:
         if after == 0:
             verifiers[1].die_after_events = None
-        reply = await s.generate(mode=mode, sampling={"max_tokens": 16})
+        reply = await s.generate(mode=mode, sampling={"max_tokens": 16, "top_logprobs": 2})
     assert reply.ids == expected
     assert reply.text == verifiers[0].tokenizer.decode(expected)
+    tokens = [*PROMPT, *expected]
+    assert reply.logprobs == [logprob(tokens, position) for position in range(3, 19)]
+    assert reply.top_logprobs == [top_tokens(tokens, position, 2) for position in range(3, 19)]
     opens = [opened for verifier in verifiers for opened in verifier.opens]
     assert len(opens) >= 2 or after == 0
     assert {opened.seed for opened in opens} == {0}
@@ -206,21 +211,45 @@ async def test_one_dead_verifier_breaks_nothing_else_and_comes_back(stack: Stack
             assert len(late.opens) == 1
 
 
-async def test_a_verifier_that_breaks_the_protocol_fails_only_its_session(stack: StackMaker) -> None:
+def _shifted(event: verifier_pb2.RoundEvent) -> None:
+    event.n += 1
+
+
+def _without_top_logprobs(event: verifier_pb2.RoundEvent) -> None:
+    event.ClearField("top_logprobs")
+
+
+def _half_a_position(event: verifier_pb2.RoundEvent) -> None:
+    del event.top_logprobs.token_ids[-1], event.top_logprobs.logprobs[-1]
+
+
+def _without_width(event: verifier_pb2.RoundEvent) -> None:
+    event.top_logprobs.width = 0
+
+
+def _one_value_less(event: verifier_pb2.RoundEvent) -> None:
+    del event.top_logprobs.logprobs[-1]
+
+
+@pytest.mark.parametrize("spoil", [_shifted, _without_top_logprobs, _half_a_position, _without_width, _one_value_less])
+async def test_a_verifier_that_breaks_the_protocol_fails_only_its_session(
+    stack: StackMaker, spoil: Callable[[verifier_pb2.RoundEvent], None]
+) -> None:
     verifier = FakeVerifier()
     honest = verifier._pass
-    verifier._pass = lambda session: _shifted(honest(session))  # type: ignore[method-assign]
+
+    def spoiled(session: FakeSession) -> verifier_pb2.RoundEvent:
+        event = honest(session)
+        spoil(event)
+        return event
+
+    verifier._pass = spoiled  # type: ignore[method-assign]
     async with stack([verifier]) as s:
         with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await s.generate()
+            await s.generate(sampling={"top_logprobs": 2})
         assert failure.value.code() == grpc.StatusCode.INTERNAL
         assert "broke the protocol" in str(failure.value.details())
         verifier._pass = honest  # type: ignore[method-assign]
         await s.generate()
         await until(lambda: not verifier.sessions)
     assert verifier.streams == 1
-
-
-def _shifted(event: object) -> object:
-    event.n += 1  # type: ignore[attr-defined]
-    return event

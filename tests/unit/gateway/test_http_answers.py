@@ -122,6 +122,44 @@ async def test_text_completions_and_their_offsets(stack: StackMaker) -> None:
         assert short.choices[0].logprobs is None
 
 
+@pytest.mark.parametrize("mode", ["plain", "dart"])
+async def test_the_likeliest_tokens_are_those_over_grpc(stack: StackMaker, mode: str) -> None:
+    async with http_stack(stack, [FakeVerifier(scripted_target(SCRIPT))], [FakeNgram()]) as (s, client):
+        sampling = {"temperature": 0.0, "max_tokens": 20, "top_logprobs": 3}
+        expected = await s.generate(text="hello", mode=f"MODE_{mode.upper()}", sampling=sampling)
+        body: Any = {"model": "toy", "temperature": 0, "max_tokens": 20, "extra_body": {"mode": mode}}
+        chat = await client.chat.completions.create(**body, messages=MESSAGES, logprobs=True, top_logprobs=3)
+        text = await client.completions.create(**body, prompt="hello", logprobs=3)
+        parts = await streamed(await client.completions.create(**body, prompt="hello", logprobs=3, stream=True))
+        chat_grpc = await over_grpc(s, mode, sampling=sampling)
+    assert [
+        [(bytes(entry.bytes), entry.logprob) for entry in token.top_logprobs]
+        for token in chat.choices[0].logprobs.content
+    ] == [[(own_bytes(token), logprob) for token, logprob in top] for top in chat_grpc.top_logprobs]
+    shown = text.choices[0].logprobs.top_logprobs
+    assert len(shown) == len(expected.ids) == 20
+    for entries, token, logprob, top in zip(shown, expected.ids, expected.logprobs, expected.top_logprobs, strict=True):
+        wanted: dict[str, float] = {}
+        for token_id, value in [(token, logprob), *top]:
+            wanted.setdefault(own_bytes(token_id).decode(errors="replace"), value)
+        assert entries == wanted
+    assert [entries for part in parts[:-1] for entries in part.choices[0].logprobs.top_logprobs] == shown
+
+
+def own_bytes(token_id: int) -> bytes:
+    """What a token stands for, by the published table of byte-level vocabularies."""
+    table = {character: byte for byte, character in enumerate(byte_characters())}
+    token = TOKENIZER.id_to_token(token_id)
+    return token.encode() if token.startswith("<") and len(token) > 1 else bytes(table[c] for c in token)
+
+
+def byte_characters() -> list[str]:
+    """What such vocabularies write for each byte."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in kept else chr(next(others)) for byte in range(256)]
+
+
 async def test_several_prompts_and_choices_are_each_the_answer_to_their_seed(stack: StackMaker) -> None:
     verifier = FakeVerifier()
     async with http_stack(stack, [verifier], [FakeNgram()]) as (s, client):

@@ -101,6 +101,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     (TEXT, {"echo": True}, "echo"),
     (TEXT, {"suffix": "x"}, "suffix"),
     (TEXT, {"logprobs": True}, "logprobs"),
+    (TEXT, {"logprobs": 21}, "logprobs"),
     (TEXT, {"messages": MESSAGES}, "messages"),
 ]
 

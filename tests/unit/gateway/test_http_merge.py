@@ -47,9 +47,13 @@ async def test_every_item_of_every_source_in_its_order(lengths: list[int]) -> No
 async def test_an_error_comes_after_the_items_before_it(lengths: list[int]) -> None:
     sources = Sources(lengths, fails=0)
     got = []
-    with pytest.raises(ValueError, match="source 0"):
+
+    async def read() -> None:
         async for item in merged(sources.all):
             got.append(item)
+
+    with pytest.raises(ValueError, match="source 0"):
+        await read()
     assert [item for source, item in got if source == 0] == [0, 1, 2, 3]
     assert sources.closed == set(range(len(lengths)))
 

@@ -33,10 +33,8 @@ def deliver(ids: list[int], stops: list[str], rng: random.Random) -> tuple[list[
     while at < len(ids):
         span = ids[at : at + rng.randrange(1, 7)]
         at += len(span)
-        piece = stream.push(span, [0.5] * len(span), [0.1] * len(span), last=at == len(ids))
-        assert len(piece.margins) == len(piece.token_ids)
-        assert len(piece.logprobs) == len(piece.token_ids)
-        out += piece.token_ids
+        piece = stream.push(span, last=at == len(ids))
+        out += span[: piece.tokens]
         text += piece.text
         if piece.stop:
             return out, text, piece.stop
@@ -59,10 +57,10 @@ def test_replay_takes_text_without_giving_it_out() -> None:
     ids = VOCABULARY.tokenizer.encode("ab€cd").ids
     for cut in range(len(ids) + 1):
         first = AnswerStream(VOCABULARY.detokenizer(), ["cx"])
-        before = first.push(ids[:cut], [0.0] * cut, [], last=False).text
+        before = first.push(ids[:cut], last=False).text
         second = AnswerStream(VOCABULARY.detokenizer(), ["cx"])
         assert second.replay(ids[:cut]) == (cut, "")
-        after = second.push(ids[cut:], [0.0] * (len(ids) - cut), [], last=True).text
+        after = second.push(ids[cut:], last=True).text
         assert before + after == "ab€cd"
 
 
@@ -73,5 +71,5 @@ def test_replay_says_where_a_stop_was_complete() -> None:
 
 def test_an_unfinished_character_comes_out_at_the_end() -> None:
     ids = VOCABULARY.tokenizer.encode("a€").ids[:-1]
-    piece = AnswerStream(VOCABULARY.detokenizer(), []).push(ids, [0.0] * 3, [], last=True)
+    piece = AnswerStream(VOCABULARY.detokenizer(), []).push(ids, last=True)
     assert piece.text == VOCABULARY.tokenizer.decode(ids) == "a\ufffd"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dartspec.services.verifier import attention, kv_cache, linear, noise, sampling
+from dartspec.services.verifier import attention, draw, kv_cache, linear, noise, sampling
 from dartspec.services.verifier.sampling import History, processed
 from dartspec.services.verifier.tree import check_tree
 
@@ -55,4 +55,4 @@ def test_the_constants_of_the_page() -> None:
     assert f"tiles of exactly {linear.TILE_ROWS} rows" in text
     assert f"multiple of {attention.ROW_BLOCK}" in text
     assert f"multiple of {kv_cache.SLOT_BLOCK}" in text
-    assert f"below {sampling.MARGIN_LIMIT:g}" in text
+    assert f"below {draw.MARGIN_LIMIT:g}" in text

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dartspec.services.common.types import Float32, Sampling, Tree
-from dartspec.services.verifier import sampling as sampling_module
-from dartspec.services.verifier.noise import gumbel, gumbel_of_bits, philox_rounds
+from dartspec.services.verifier import noise
 from dartspec.services.verifier.sampling import History, choose
 from dartspec.services.verifier.tree import walk
 
-Float64 = NDArray[np.float64]
+from .naive_noise import naive_philox
+
+UInt64 = NDArray[np.uint64]
 
 VOCAB = 5
 STEPS = 3
@@ -125,19 +126,25 @@ def run_walks(
 
 
 @pytest.fixture(scope="module")
-def noise_of_all_seeds() -> Iterator[Float64]:
+def noise_of_all_seeds() -> Iterator[UInt64]:
     """The real noise of every seed and position, computed at once, since a call for each would take minutes."""
     seeds = np.arange(SEEDS, dtype=np.uint64)[:, None, None]
     positions = np.arange(FIRST_POSITION, FIRST_POSITION + STEPS, dtype=np.uint64)[None, :, None]
-    lanes = philox_rounds(np.arange(-(-VOCAB // 4), dtype=np.uint64), positions, seeds)
-    table = gumbel_of_bits(lanes.reshape(SEEDS, STEPS, -1)[:, :, :VOCAB])  # [seeds, positions, tokens]
+    counters = np.arange(-(-VOCAB // 4), dtype=np.uint64)
+    table = naive_philox(counters, positions, seeds)  # [seeds, positions, counters, 4]
     for seed, position in ((0, 0), (12_345, 1), (SEEDS - 1, 2)):
-        one = gumbel(np.arange(VOCAB), FIRST_POSITION + position, seed)
-        np.testing.assert_array_equal(table[seed, position], one)
+        words = noise.philox(counters, FIRST_POSITION + position, seed)
+        np.testing.assert_array_equal(table[seed, position], np.stack(words, axis=-1))
+
+    def philox(counters: NDArray[np.integer], position: int, seed: int) -> tuple[UInt64, ...]:
+        return tuple(table[seed, position - FIRST_POSITION, counters].T)
+
+    def philox_once(counter: int, position: int, seed: int) -> list[int]:
+        return table[seed, position - FIRST_POSITION, counter].tolist()
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sampling_module, "gumbel", lambda ids, position, seed: table[seed, position - FIRST_POSITION, ids]
-        )
+        patch.setattr(noise, "philox", philox)
+        patch.setattr(noise, "philox_once", philox_once)
         yield table
 
 

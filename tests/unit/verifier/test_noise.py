@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from dartspec.services.verifier.noise import MAX_GUMBEL, gumbel, gumbel_of_bits, philox
+from dartspec.services.verifier.noise import (
+    MAX_GUMBEL,
+    gumbel,
+    gumbel_of_bits,
+    gumbel_once,
+    noise_bits,
+    philox,
+    philox_once,
+)
 
 MASK = 0xFFFFFFFF
 
@@ -42,15 +50,36 @@ def test_the_twin_gives_the_published_answers(
     assert naive_philox(counter, key) == expected
 
 
+def words_of(counter: int, position: int, seed: int) -> list[int]:
+    return [int(word[0]) for word in philox(np.array([counter], np.uint64), position, seed)]
+
+
 def test_philox_equals_the_twin() -> None:
-    assert philox(np.zeros(1, np.uint64), 0, 0)[0].tolist() == list(KNOWN[0][2])
+    assert words_of(0, 0, 0) == list(KNOWN[0][2])
     rng = np.random.default_rng(0)
     edges = [0, 1, 2**31, 2**32 - 1]
     for case in range(300):
         c, position = (int(v) for v in (rng.choice(edges, 2) if case < 20 else rng.integers(0, 2**32, 2)))
         seed = [0, 1, 2**32, 2**64 - 1, 2**63][case] if case < 5 else int(rng.integers(0, 2**64, dtype=np.uint64))
         expected = naive_philox((c, position, 0, 0), (seed & MASK, seed >> 32))
-        assert philox(np.array([c], np.uint64), position, seed)[0].tolist() == list(expected)
+        assert words_of(c, position, seed) == list(expected)
+        assert philox_once(c, position, seed) == expected
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4096])
+def test_counters_do_not_mix(count: int) -> None:
+    counters = np.random.default_rng(count).integers(0, 2**32, count)
+    kept = counters.copy()
+    words = np.stack(philox(counters, 2**31 + 5, 2**63 + 11), axis=-1)
+    assert words.tolist() == [list(naive_philox((c, 2**31 + 5, 0, 0), (11, 2**31))) for c in counters.tolist()]
+    assert np.array_equal(counters, kept)
+
+
+def test_one_token_has_the_noise_that_it_has_among_many() -> None:
+    tokens = np.arange(3, 400, 7)
+    many = gumbel(tokens, 9, 2**40 + 1)
+    assert [gumbel_once(token, 9, 2**40 + 1) for token in tokens.tolist()] == pytest.approx(many.tolist(), abs=1e-12)
+    assert noise_bits(np.empty(0, np.int64), 9, 1).tolist() == []
 
 
 def test_token_v_takes_lane_v_mod_4_of_block_v_div_4() -> None:
@@ -123,8 +152,8 @@ def test_neighbours_are_independent() -> None:
 
 
 def test_along_positions_and_seeds_noise_is_independent() -> None:
-    along_positions = np.array([philox(np.array([2], np.uint64), position, 5)[0] for position in range(8_000)])
-    along_seeds = np.array([philox(np.array([2], np.uint64), 5, seed)[0] for seed in range(8_000)])
+    along_positions = np.array([philox_once(2, position, 5) for position in range(8_000)])
+    along_seeds = np.array([philox_once(2, 5, seed) for seed in range(8_000)])
     bound = 4.5 / math.sqrt(8_000)
     for rows in (along_positions, along_seeds):
         u = rows / 2.0**32

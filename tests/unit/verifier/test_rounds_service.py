@@ -335,6 +335,46 @@ async def test_a_malformed_command_fails_its_session_and_the_stream_lives_on(dec
         assert await served.idle()
 
 
+async def test_bad_numbers_of_top_logprobs_are_refused(decoder: Decoder) -> None:
+    async with serving(decoder) as served:
+        stream = Stream(served)
+        await stream.begin()
+        for session, asked in enumerate((21, 2**32 - 1), start=1):
+            await stream.send(open_command(session, sampling=replace(GREEDY, top_logprobs=asked)))
+            failed = await stream.failed(session)
+            assert (failed.code, failed.field, failed.committed) == (3, "sampling.top_logprobs", 0)
+            assert f"must be between 0 (off) and 20, got {asked}" in failed.message
+        assert await served.idle()
+
+
+@pytest.mark.parametrize("asked", [0, 1, 20])
+async def test_top_logprobs_come_with_their_tokens(decoder: Decoder, asked: int) -> None:
+    sampling = replace(GREEDY, top_logprobs=asked)
+    truth = plain(decoder, [5, 6, 7], sampling)
+    async with serving(decoder) as served:
+        stream = Stream(served)
+        await stream.begin()
+        await stream.send(open_command(1, sampling=sampling))
+        event, tokens = await stream.round(1), []
+        while True:
+            tokens += event.token_ids
+            if not asked:
+                assert not event.HasField("top_logprobs")
+            else:
+                top = event.top_logprobs
+                assert top.width == asked
+                assert len(top.token_ids) == len(top.logprobs) == asked * len(event.token_ids)
+                # Without noise and penalties the likeliest token is the chosen one, and is told the same twice.
+                assert list(top.token_ids[::asked]) == list(event.token_ids)
+                assert list(top.logprobs[::asked]) == list(event.logprobs)
+            if event.finish_reason:
+                break
+            following = truth[len(tokens) : len(tokens) + 4]
+            await stream.send(verify_command(1, event.n, Tree.chain(*_arrays(following))))
+            event = await stream.round(1)
+        assert tokens == truth
+
+
 @pytest.mark.parametrize("absent", ["temperature", "max_tokens"])
 async def test_an_incomplete_open_fails_once(decoder: Decoder, absent: str) -> None:
     async with serving(decoder) as served:

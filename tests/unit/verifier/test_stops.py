@@ -14,10 +14,11 @@ from dartspec.services.verifier.messages import Finish, Open
 from dartspec.services.verifier.session import Session
 
 from .driver import IDLE, FakeOwner, chain, gauges, running
+from .naive_decoding import Answered, assert_told_alike, naive_answer
 from .tiny import CONTEXT, EOS, MAX_NODES, VOCAB, answer, finished, open_session, plain, tiny_decoder
 
 SPAN = 6
-FREE = Sampling(1.0, 60, ignore_eos=True)
+FREE = Sampling(1.0, 60, ignore_eos=True, top_logprobs=3)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def check_span(decoder: Decoder, session: Session, truth: list[int], expected: l
     assert answer(session) == expected
     assert commit.walk.tokens == expected[1:]
     assert commit.walk.accepted == len(expected) - 1
-    assert len(commit.logprobs) == len(expected) - 1
+    assert len(commit.logprobs) == len(commit.margins) == len(commit.top_logprobs) == len(expected) - 1
     assert session.finish_of(session.tokens[-1]) is finish
     assert session.history.length == len(expected)
     assert session.history.generated.total() == len(expected)
@@ -83,6 +84,20 @@ def test_the_context_limit_at_every_offset(
     session = Admission(1, 1 << 20, len(prompt) + offset + 1, MAX_NODES).open(order, decoder)
     decoder.prefill(session)
     check_span(decoder, session, tokens, *cut_by_hand(tokens, set(), offset + 1))
+
+
+@pytest.mark.parametrize("most", range(2, SPAN + 2))
+@pytest.mark.parametrize("room", range(2, SPAN + 2))
+@pytest.mark.parametrize("stop", [None, 3])
+def test_max_tokens_the_context_limit_and_a_stop_in_one_span(
+    decoder: Decoder, truth: tuple[list[int], list[int], int], most: int, room: int, stop: int | None
+) -> None:
+    prompt, tokens, seed = truth
+    stops = () if stop is None else (tokens[stop],)
+    order = Open(1, prompt, len(prompt), replace(FREE, max_tokens=most, stop_token_ids=stops), seed, 0, "", False, True)
+    session = Admission(1, 1 << 20, len(prompt) + room, MAX_NODES).open(order, decoder)
+    decoder.prefill(session)
+    check_span(decoder, session, tokens, *cut_by_hand(tokens, set(stops), min(most, room)))
 
 
 @pytest.mark.parametrize("stop", range(1, SPAN + 1))
@@ -161,27 +176,41 @@ def test_a_resumed_answer_counts_what_was_committed_elsewhere(
 # The same once more through the engine, where trees are cut and events are made.
 
 
-def run(owner: FakeOwner, session: int, prompt: list[int], sampling: Sampling, seed: int, truth: list[int]) -> None:
+def run(
+    owner: FakeOwner,
+    session: int,
+    prompt: list[int],
+    sampling: Sampling,
+    seed: int,
+    truth: list[int],
+    room: int = CONTEXT,
+    plainly: bool = False,
+) -> Answered:
     """Drive an answer with chains over the truth; check each event against what has been delivered."""
-    expected, finish = cut_by_hand(truth, set(sampling.stop_token_ids), sampling.max_tokens)
+    expected, finish = cut_by_hand(truth, set(sampling.stop_token_ids), min(sampling.max_tokens, room))
     owner.open(session, prompt, sampling, seed, plain_only=True)
     delivered: list[int] = []
+    answer = Answered()
     rounds = accepted = 0
     while True:
         event = owner.round(session)
         delivered += event.token_ids
+        answer.logprobs += event.logprobs
+        answer.top_logprobs += event.top_logprobs
         accepted += event.accepted
         assert event.n == len(prompt) + len(delivered) - 1
-        assert len(event.logprobs) == len(event.margins) == len(event.token_ids)
+        assert len(event.logprobs) == len(event.margins) == len(event.top_logprobs) == len(event.token_ids)
         assert event.nodes_verified <= event.nodes_offered
         if event.finish is not None:
             break
-        following = truth[len(delivered) : len(delivered) + 4]
+        following = truth[len(delivered) : len(delivered) + (0 if plainly else 4)]
         owner.verify(session, event.n, chain(following))
         rounds += 1
     assert delivered == expected
     assert event.finish is finish
     assert len(delivered) == 1 + rounds + accepted - (event.accepted == len(event.token_ids))
+    answer.tokens, answer.finish = delivered, event.finish
+    return answer
 
 
 @pytest.mark.parametrize("offset", range(11))
@@ -198,6 +227,28 @@ def test_the_engine_ends_answers_where_the_plain_reference_does(
         assert gauges(engine) == IDLE
         lengths = [len(cut_by_hand(tokens, set(s.stop_token_ids), s.max_tokens)[0]) for s in cases]
         assert engine.load.committed_tokens == sum(lengths)
+
+
+@pytest.mark.parametrize("room", range(1, 11))
+def test_what_is_told_of_an_answer_that_is_cut_is_what_plain_decoding_tells(
+    decoder: Decoder, truth: tuple[list[int], list[int], int], room: int
+) -> None:
+    prompt, tokens, seed = truth
+    with running(decoder, context=len(prompt) + room) as engine:
+        owner, session = FakeOwner(engine), 0
+        for sampling in (
+            FREE,
+            replace(FREE, max_tokens=min(room, 5)),
+            replace(FREE, max_tokens=7, stop_token_ids=(tokens[4],)),
+        ):
+            case = (prompt, sampling, seed, tokens, room)
+            plainly, in_spans = run(owner, session + 1, *case, plainly=True), run(owner, session + 2, *case)
+            by_definition = naive_answer(decoder.target, prompt, sampling, seed, context=len(prompt) + room)
+            session += 2
+            for answer in (plainly, in_spans):
+                assert (answer.tokens, answer.finish) == (by_definition.tokens, by_definition.finish)
+                assert_told_alike(answer, by_definition)
+        assert gauges(engine) == IDLE
 
 
 @pytest.mark.parametrize("room", range(1, 9))

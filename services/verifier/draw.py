@@ -1,0 +1,74 @@
+"""The draw: argmax of score plus noise, smallest id on ties, and the margin by which it was won. Pure.
+
+A token can win only if its score with the largest possible noise reaches a total that is there already, that of the
+likeliest token, so noise is computed for such tokens only. A token far below that total wins only with random bits near
+their top: logarithms are taken of the few that remain.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dartspec.services.verifier import noise
+from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, lowered
+
+# A margin below this is exact: tokens that come this close to the winner are never left out of the comparison.
+MARGIN_LIMIT = 0.01
+
+_FAR = 6.0
+_LUCKY = np.uint64(noise.bits_above(_FAR))
+
+
+def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
+    """The token with the largest score plus noise, and its margin."""
+    best = int(np.argmax(kept.scores))
+    reach = kept.scores[best] + noise.gumbel_once(int(kept.ids[best]), position, seed) - MARGIN_LIMIT
+    alive = kept.where(kept.scores >= lowered(reach - noise.MAX_GUMBEL))
+    bits = noise.noise_bits(alive.ids, position, seed)
+    winners = np.flatnonzero((alive.scores >= lowered(reach - _FAR)) | (bits >= _LUCKY))
+    return _first(alive.ids[winners], alive.scores[winners], bits[winners])
+
+
+def draw_of_row(scores: Scores, best: int, temperature: float, position: int, seed: int) -> tuple[int, float]:
+    """As `draw` over a whole row, undivided: float [V] with minus infinity where a token was removed; its argmax."""
+    temperature = max(temperature, COLDEST)
+    reach = float(scores[best]) / temperature + noise.gumbel_once(best, position, seed) - MARGIN_LIMIT
+    if spare := -len(scores) % 4:
+        scores = np.concatenate([scores, np.full(spare, -np.inf, scores.dtype)])
+    # One counter makes the noise of four tokens.
+    alive = (scores >= lowered((reach - noise.MAX_GUMBEL) * temperature)).view(np.uint32)
+    groups = np.flatnonzero(alive != 0)
+    words = noise.philox(groups, position, seed)
+    near = at_least(scores, lowered((reach - _FAR) * temperature))
+    places = 4 * np.searchsorted(groups, near >> 2) + (near & 3)
+    lucky = np.flatnonzero(_largest_word(words) >= _LUCKY)
+    places = _distinct(np.concatenate([places, *(4 * lucky + lane for lane in range(4))]))
+    ids = 4 * groups[places >> 2] + (places & 3)
+    return _first(ids, scores[ids].astype(np.float64) / temperature, noise.pick(words, places))
+
+
+def margin(scores: Scores, best: int) -> float:
+    """scores[best] minus the best of the others; infinite without any."""
+    others = max(scores[:best].max(initial=-np.inf), scores[best + 1 :].max(initial=-np.inf))
+    return float(scores[best]) - float(others)
+
+
+def _first(ids: NDArray[np.int64], scores: NDArray[np.float64], bits: noise.UInt64) -> tuple[int, float]:
+    totals = scores + noise.gumbel_of_bits(bits)
+    first = int(np.argmax(totals))
+    return int(ids[first]), margin(totals, first)
+
+
+def _largest_word(words: noise.Words) -> noise.UInt64:
+    w0, w1, w2, w3 = words
+    return np.maximum(np.maximum(w0, w1), np.maximum(w2, w3))
+
+
+def _distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers once each, rising; there is at least one."""
+    numbers.sort()
+    new = np.empty(len(numbers), dtype=bool)
+    new[0] = True
+    np.not_equal(numbers[1:], numbers[:-1], out=new[1:])
+    return numbers[new]
