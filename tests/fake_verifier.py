@@ -85,7 +85,6 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.trees: list[common_pb2.Tree] = []
         self.events = 0
         self.drafts = 0
-        self.stale = 0  # decode commands that were on their way when their credit lapsed
         self.tokens_made = 0
         self.streams = 0
 
@@ -194,7 +193,6 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 self._drop(sessions, command.session)
             elif kind == "decode" and command.decode.n == session.lapsed:
                 session.lapsed += command.decode.steps
-                self.stale += 1
             else:
                 session.lapsed = None
                 session.work.append(command)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from dartspec.v1 import gateway_pb2
+from dartspec.gateway.session import Session
+from dartspec.gateway.types import Mode, Opening
+from dartspec.services.common.types import Sampling
+from dartspec.v1 import common_pb2, gateway_pb2, verifier_pb2
 from tests.fakes import FakeNgram, FakeVerifier, plain_answer
 from tests.unit.gateway.conftest import StackMaker
 
@@ -36,17 +41,23 @@ async def test_credit_is_granted_ahead_and_not_asked_for_anew_at_every_step(stac
     assert "faster" in reply.finish.ledger.mode_reason
 
 
-async def test_credit_on_its_way_when_candidates_come_is_dropped(stack: StackMaker) -> None:
-    verifier, ngram = FakeVerifier(), FakeNgram()
-    # The gateway refills when it has seen 16 of 32 steps; by then the fake is further.
-    verifier.pays = lambda generated: generated % 40 == 20
-    expected = plain_answer(verifier.target, PROMPT, 400)
-    async with stack([verifier], [ngram]) as s:
-        reply = await s.generate(mode=gateway_pb2.MODE_AUTO, sampling={"max_tokens": 400})
-        for _ in range(20):
-            if verifier.stale:
-                break
-            again = await s.generate(mode=gateway_pb2.MODE_AUTO, sampling={"max_tokens": 400})
-            assert again.ids == expected
-    assert reply.ids == expected
-    assert verifier.stale
+async def test_what_is_left_of_credit_lapses_when_candidates_come() -> None:
+    sent: list[verifier_pb2.Command] = []
+    opening = Opening(tuple(PROMPT), 3, Sampling(0.0, 100), 0, Mode.AUTO, 0, "r")
+    session = Session(1, opening, sent.append, lambda _session, _tell: None)
+    session.deliver(event(3, 7))
+    session.decode(8, draft_after=True, may_offer=True)
+    session.deliver(event(4, 8))
+    session.decode(4, draft_after=True, may_offer=True)  # on its way when the next event arrives
+    assert (sent[-1].decode.n, session.credit, session.offered) == (4 + 7, 11, False)
+    session.deliver(event(5, 9, proposals=common_pb2.Proposals(revision=1)))
+    assert (session.credit, session.ahead, session.offered) == (0, 3, True)
+    for _ in range(3):
+        await session.next_round()
+    session.verify(None, draft_after=True)
+    assert (sent[-1].verify.n, session.credit, session.offered) == (5, 1, False)
+
+
+def event(n: int, token: int, **fields: Any) -> verifier_pb2.Event:
+    round = verifier_pb2.RoundEvent(n=n, token_ids=[token], logprobs=[-0.5], margins=[0.5], **fields)
+    return verifier_pb2.Event(session=1, round=round)
