@@ -64,13 +64,18 @@ class Decoder:
             try:
                 commit = _chosen(work, logits[at : at + len(part)])
                 results.append(commit)
-                walked = commit is not None and not work.rows
-                kept.append(Kept(work.session, start, commit.walk.rows if walked else range(work.rows)))
+                stay = range(work.rows) if commit is None or work.rows else commit.walk.rows
+                kept.append(Kept(work.session, start, stay))
             except DartspecError as error:
                 work.session.sound = False
                 results.append(error)
             at += len(part)
-        keep(kept, out.features, self.proposer)
+        try:
+            keep(kept, out.features, self.proposer)
+        except Exception:
+            for each in kept:
+                each.session.sound = False
+            raise
         return results
 
     def prefill(self, session: Session) -> Commit | None:
