@@ -65,6 +65,7 @@ class Admission:
             )
         prefixes = self._prefixes_of(decoder)
         if prefixes is not None:
+            prefixes.refresh()
             prefixes.reserve(command.token_ids, drafts)
         if (
             self.sessions >= self.max_sessions
@@ -108,10 +109,12 @@ class Admission:
         session.cache.release()
 
     def reuse(self, sessions: Iterable[Session]) -> None:
-        """Let sessions that are about to read their prompts take over what others have read since they were opened."""
-        if self.prefixes is not None:
-            for session in sessions:
-                self.prefixes.reuse(session)
+        """Let those of the sessions that still read their prompts take over what others have read meanwhile."""
+        if self.prefixes is None or not (reading := [session for session in sessions if session.prefilling]):
+            return
+        self.prefixes.refresh()
+        for session in reading:
+            self.prefixes.reuse(session)
 
     def _prefixes_of(self, decoder: Decoder) -> PrefixStore | None:
         """Where prefixes are kept for this target and head; None where they are not, as for any second pair."""

@@ -228,6 +228,7 @@ class Engine:
         for key, session in list(self._ready.items()):
             if session.deadline is not None and begin >= session.deadline:
                 self._fail(key, DeadlineExceeded("the request's time is over"))
+        self.admission.reuse(self._ready.values())
         keys = {id(session): key for key, session in self._ready.items()}
         decoding, reading = choose(list(self._ready.values()))
         if not decoding and not reading:

@@ -9,6 +9,7 @@ import torch
 
 from dartspec.services.draft.cache import HeadCache
 from dartspec.services.draft.config import HeadConfig
+from dartspec.services.verifier.lazy_memory import zeros
 
 # Tokens of a block of a reusable prefix. A pass of up to 64 rows costs about what one of a single row costs, so smaller
 # blocks would save next to nothing of the prompt's rest; every block costs a row of features and a look-up.
@@ -30,12 +31,10 @@ class DraftRows:
         self, config: HeadConfig, positions: int, unit: int, head_dtype: torch.dtype, like: torch.Tensor
     ) -> None:
         width = 3 * config.target_hidden_size
-        with torch.inference_mode(False):
-            self.head = torch.zeros(
-                2, config.num_key_value_heads, positions, config.head_dim, dtype=head_dtype, device=like.device
-            )
-            self.ends = torch.zeros(positions // PREFIX_BLOCK, width, dtype=like.dtype, device=like.device)
-            self.waiting = torch.zeros(positions // unit, WAITING_ROWS, width, dtype=like.dtype, device=like.device)
+        device = like.device
+        self.head = zeros((2, config.num_key_value_heads, positions, config.head_dim), head_dtype, device)
+        self.ends = zeros((positions // PREFIX_BLOCK, width), like.dtype, device)
+        self.waiting = zeros((positions // unit, WAITING_ROWS, width), like.dtype, device)
         self._config = config
         self._unit = unit
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dartspec.services.draft.config import HeadConfig
 from dartspec.services.verifier.features import DraftRows
+from dartspec.services.verifier.lazy_memory import zeros
 
 # Key ranges are padded to a multiple of this, see `attention.py`; capacities are too, so that a pad never overruns.
 SLOT_BLOCK = 512
@@ -52,9 +53,8 @@ class Region:
 
     def __init__(self, shape: tuple[int, int, int], positions: int, like: torch.Tensor) -> None:
         layers, kv_heads, head_dim = shape
-        with torch.inference_mode(False):  # so that it can be written in any mode
-            # Zeros, not empty: a masked position has weight 0, and 0 times a stray NaN would still be NaN.
-            self.data = torch.zeros(layers, 2, kv_heads, positions, head_dim, dtype=like.dtype, device=like.device)
+        # Zeros: a masked position has weight 0, and 0 times a stray NaN would still be NaN.
+        self.data = zeros((layers, 2, kv_heads, positions, head_dim), like.dtype, like.device)
         self.used: NDArray[np.int64] = np.zeros(positions // SLOT_BLOCK, dtype=np.int64)
         self.kept: weakref.WeakValueDictionary[int, KeptUnit] = weakref.WeakValueDictionary()
         self.draft: DraftRows | None = None

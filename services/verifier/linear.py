@@ -29,6 +29,11 @@ class Matrix:
         self._packed = _pack(weight)
         self._plain = weight if self._packed is None else None
 
+    @property
+    def plain(self) -> torch.Tensor | None:
+        """The weight as it came, if it is kept like that."""
+        return self._plain
+
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x [rows, in] -> x times the weight transposed, plus bias [out]."""
         if self._packed is None:

@@ -81,6 +81,11 @@ class PrefixStore:
         """Tokens of prefixes that no open session holds."""
         return PREFIX_BLOCK * sum(len(unit.blocks) for unit in self._units.values())
 
+    def refresh(self) -> None:
+        """Learn what the open sessions have committed since the last time."""
+        for source in self._open.values():
+            self._register(source)
+
     def opened(self, session: Session) -> None:
         """A session is open from now on."""
         self._open[id(session)] = _Source(session)
@@ -92,11 +97,10 @@ class PrefixStore:
     def reuse(self, session: Session) -> int:
         """Take over what is held of a session's prompt and not yet read; at least its last token is left to read.
 
-        The number of tokens. The session must be open here.
+        The number of tokens. The session must be open here, and `refresh` have been called since the last pass.
         """
         if not session.prefilling:
             return 0
-        self._register_all()
         own = self._open[id(session)].blocks
         before, held = session.n, len(own) * PREFIX_BLOCK
         if session.head_cache is not None and session.head_cache.length < held - 1:
@@ -135,10 +139,6 @@ class PrefixStore:
         for unit in list(self._units.values()):
             self._evict(unit.memory)
         self.evicted_blocks = 0
-
-    def _register_all(self) -> None:
-        for source in self._open.values():
-            self._register(source)
 
     def _register(self, source: _Source) -> None:
         session, blocks = source.session, source.blocks

@@ -75,6 +75,11 @@ class Target:
         return self.row_block > 0
 
     @property
+    def rope(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines [positions, head_dim] of the rotary embedding."""
+        return self._cos, self._sin
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of weights, cache and logits."""
         return self.embedding.dtype
