@@ -17,11 +17,13 @@ from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.verifier.features import bytes_per_position
 from dartspec.services.verifier.kv_cache import SLAB_SLOTS, SLOT_BLOCK, rounded_capacity
-from dartspec.services.verifier.linear import Matrix
+from dartspec.services.verifier.linear import KERNEL_BYTES, KERNELS_KEPT, Matrix
 from dartspec.services.verifier.scheduler import MAX_DECODING, PREFILL_ROWS, SHARED_PREFILL_ROWS
 from dartspec.services.verifier.target import Target
 
 MIB = 1 << 20
+# Different shapes of matrices in a target.
+SHAPES = 5
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Parts:
     logits: int
     activations: int
     attention: int
+    kernels: int
 
     @property
     def total(self) -> int:
@@ -98,6 +101,7 @@ class Demand:
             logits=logits,
             activations=rows * per_row,
             attention=masks + laid_out,
+            kernels=min(KERNELS_KEPT, SHAPES * rows) * KERNEL_BYTES if self._on_cpu else 0,
         )
 
     def positions(self, budget: int) -> int:

@@ -20,6 +20,7 @@ from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.config import VerifierSettings
 from dartspec.services.verifier.decoder import Decoder, Work
+from dartspec.services.verifier.kv_cache import rounded_capacity
 from dartspec.services.verifier.memory import Demand, Limits
 from dartspec.services.verifier.messages import Open
 from dartspec.services.verifier.replica import load_replica
@@ -49,7 +50,7 @@ def largest_pass(decoder: Decoder, admission: Admission) -> None:
     length = admission.context_length - answer
     sessions = []
     while len(sessions) < admission.max_sessions:
-        if decoder.target.pool.room(admission.context_length + nodes + 1) is None:
+        if decoder.target.pool.room(rounded_capacity(admission.context_length + nodes + 1)) is None:
             break
         sessions.append(open_session(decoder, admission, length, answer))
     for session in sessions[1:]:
