@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dartspec.services.common.errors import FailedPrecondition
+from dartspec.services.verifier.config import VerifierSettings
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK
 from dartspec.services.verifier.loader import target_from_model
 from dartspec.services.verifier.memory import MIB, Demand, Limits, check_fit
+from dartspec.services.verifier.replica import load_replica
 
 from .tiny import CONTEXT, MAX_NODES, tiny_decoder
 
@@ -102,6 +105,27 @@ def test_a_refusal_lists_all_parts_and_what_to_change(demand: Demand) -> None:
     for setting in ("--memory", "--kv-positions", "--max-sessions", "--budget", "--context-length"):
         assert setting in message
     assert caught.value.field == "memory"
+
+
+@pytest.mark.parametrize("prefix_reuse", ["on", "off"])
+def test_a_loaded_verifier_keeps_to_its_settings(tmp_path: Path, prefix_reuse: str) -> None:
+    made = pytest.importorskip("tests.integration.tiny_model").make_tiny_model(tmp_path)
+    settings = VerifierSettings(
+        model=str(made.model), head=str(made.head), memory="1G", max_sessions=4, prefix_reuse=prefix_reuse
+    )
+    replica = load_replica(settings)
+    pool, admission = replica.decoder.target.pool, replica.admission
+    limits = Limits(4, admission.max_nodes, admission.context_length, 257)
+    demand = Demand(replica.decoder.target, replica.head, limits)
+    assert admission.kv_positions == pool.limit == pool.regions[0].positions == demand.positions(1 << 30)
+    # Nothing is left of the passes before readiness.
+    assert pool.taken == 0
+    assert not pool.regions[0].used.any()
+    assert (admission.prefixes is None) == (prefix_reuse == "off")
+    with pytest.raises(FailedPrecondition, match=r"memory: .*target weights .*kernels .*64\.0 MiB are there"):
+        load_replica(replace(settings, memory="64M"))
+    with pytest.raises(FailedPrecondition, match="kv_positions: .* are there"):
+        load_replica(replace(settings, kv_positions=1 << 24))
 
 
 def in_use(*settings: str) -> dict[str, int]:

@@ -379,14 +379,33 @@ def test_the_prefix_that_is_about_to_be_used_is_not_what_gives_way(decoder: Deco
     decoder.target.pool.limit = 3 * SLOT_BLOCK
     where = admission(3 * SLOT_BLOCK)
     short = replace(GREEDY, max_tokens=3)
-    old, new = text(50, 6 * B + 1), text(51, 6 * B + 1)
-    for prompt in (old, new):
-        where.release(read(decoder, start(where, decoder, prompt, short)))
-    session = start(where, decoder, [*old, 5], short)  # of the older one
-    other = start(where, decoder, [*old, 6], short)
-    assert (session.n, other.n) == (6 * B, 6 * B)
-    for each in (session, other):
-        check_twin(unlimited, read(decoder, each))
+    old, filler, new = text(50, 6 * B + 1), text(51, 2 * B + 1), text(52, 6 * B + 1)
+    for prompt in (old, filler, new):  # old and filler fill a unit, new begins another
+        where.release(read(decoder, start(where, decoder, prompt, short, plain_only=True)))
+    start(where, decoder, text(53, 9), short, plain_only=True)
+    session = start(where, decoder, [*old, 5], short, plain_only=True)
+    assert session.n == 6 * B
+    assert store(where).evicted_blocks == 6
+    check_twin(unlimited, read(decoder, session))
+    assert start(where, decoder, [*new, 5], short, plain_only=True).n == 0
+
+
+def test_what_is_being_kept_does_not_push_itself_out(decoder: Decoder) -> None:
+    unlimited, decoder = decoder, tiny_decoder()
+    decoder.target.pool.limit = 5 * SLOT_BLOCK
+    where = admission(5 * SLOT_BLOCK)
+    short = replace(GREEDY, max_tokens=3)
+    prompts = [text(54 + number, 6 * B + 1) for number in range(3)]
+    for prompt in prompts:  # fill two units and begin a third
+        where.release(read(decoder, start(where, decoder, prompt, short, plain_only=True)))
+    for prompt in prompts[:2]:  # the third is now the one that was used least recently
+        where.release(start(where, decoder, [*prompt, 5], short, plain_only=True))
+    long = text(57, 10 * B + 1)
+    where.release(read(decoder, start(where, decoder, long, short, plain_only=True)))
+    assert store(where).evicted_blocks > 0
+    again = start(where, decoder, [*long, 5], short, plain_only=True)
+    assert again.n == 10 * B
+    check_twin(unlimited, read(decoder, again))
 
 
 def test_it_can_be_turned_off(decoder: Decoder) -> None:
@@ -429,6 +448,21 @@ def test_rows_of_a_session_whose_logits_were_no_numbers_are_not_kept(
         owner.close(2)
         owner.close(3)
         assert gauges(engine) == IDLE
+
+
+def test_rows_of_a_pass_that_failed_half_way_are_not_kept(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(inputs: object) -> None:
+        raise RuntimeError("no such head")
+
+    where = admission()
+    prompt = text(17, 4 * B)
+    session = start(where, decoder, prompt)
+    assert decoder.proposer is not None
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="no such head"):
+        patch.setattr(decoder.proposer, "append", broken)  # keys and values are committed by then, features are not
+        read(decoder, session)
+    where.release(session)
+    assert start(where, decoder, [*prompt, 5]).n == 0
 
 
 def test_an_engine_under_pressure_gives_plain_answers(decoder: Decoder) -> None:
