@@ -124,7 +124,7 @@ def test_a_loaded_verifier_keeps_to_its_settings(tmp_path: Path, prefix_reuse: s
     assert (admission.prefixes is None) == (prefix_reuse == "off")
     with pytest.raises(FailedPrecondition, match=r"memory: .*target weights .*kernels .*64\.0 MiB are there"):
         load_replica(replace(settings, memory="64M"))
-    with pytest.raises(FailedPrecondition, match="kv_positions: .* are there"):
+    with pytest.raises(FailedPrecondition, match=r"kv_positions: .* are there"):
         load_replica(replace(settings, kv_positions=1 << 24))
 
 
