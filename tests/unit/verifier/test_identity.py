@@ -11,6 +11,7 @@ import torch
 
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.decoder import Decoder, best_chain
+from dartspec.services.verifier.features import WAITING_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.tree import check_tree
 
