@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from dartspec.services.verifier.kv_cache import SLOT_BLOCK
 from dartspec.services.verifier.static_inputs import UNIT_BYTES, Inputs
 from dartspec.services.verifier.target import Layer, Target, rotate
 
@@ -66,8 +67,12 @@ class PlainKernels:
     def _slots(self, inputs: Inputs) -> dict[int, torch.Tensor]:
         """Slots of the pool by their distance from the anchor: [layers, 2, kv_heads, capacity, head_dim]."""
         anchor = inputs.anchor.data_ptr()
-        slabs = [slab for slabs in self._target.pool.slabs.values() for slab in slabs]
-        slots = [slab.data[:, :, slot] for slab in slabs for slot in range(slab.data.shape[2])]
+        # A slot may begin at any unit of a region; that it ends sooner than the region does not matter here.
+        slots = [
+            region.data[:, :, :, start:]
+            for region in self._target.pool.regions
+            for start in range(0, region.positions, SLOT_BLOCK)
+        ]
         return {(slot.data_ptr() - anchor) // UNIT_BYTES: slot for slot in slots}
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -15,11 +15,20 @@ class HeadCache:
 
     Invariant: only prefix rows count in `length`; what `with_masks` puts behind them is overwritten by the next
     append. `length` equals the number of processed positions the head has seen.
+
+    `store` [keys/values, kv_heads, capacity, head_dim] is memory of the caller's, which must hold all that will come;
+    without it the cache has its own, which grows.
     """
 
-    def __init__(self, config: HeadConfig, dtype: torch.dtype, device: torch.device | str) -> None:
+    def __init__(
+        self, config: HeadConfig, dtype: torch.dtype, device: torch.device | str, store: Tensor | None = None
+    ) -> None:
         self.length = 0
         self._spare = config.draft_length
+        self._grows = store is None
+        if store is not None:
+            self._store = store
+            return
         shape = (2, config.num_key_value_heads, _FIRST_CAPACITY + self._spare, config.head_dim)
         with torch.inference_mode(False):  # so that the store can be written in any mode, whoever made it
             self._store = torch.empty(shape, dtype=dtype, device=device)  # [keys/values, kv_heads, capacity, head_dim]
@@ -48,18 +57,17 @@ class HeadCache:
             raise ValueError(f"head cache holds {self.length} positions and cannot be cut to {length}")
         self.length = length
 
-    def copy_prefix(self, other: HeadCache, length: int) -> None:
-        """Take over the first `length` positions of another session's cache (a reused prefix), replacing our own."""
-        if not 0 <= length <= other.length:
-            raise ValueError(f"head cache holds {other.length} positions, {length} wanted")
-        self.length = 0
-        self._reserve(length + self._spare)
-        self._store[:, :, :length] = other._store[:, :, :length]
+    def adopt(self, length: int) -> None:
+        """The first `length` positions of the store have been written from elsewhere: a reused prefix."""
+        if not 0 <= length <= self._store.shape[2] - self._spare:
+            raise ValueError(f"head cache has room for {self._store.shape[2] - self._spare} positions, {length} wanted")
         self.length = length
 
     def _reserve(self, capacity: int) -> None:
         held = self._store.shape[2]
         if capacity > held:
+            if not self._grows:
+                raise ValueError(f"head cache has {held} places, {capacity} are needed")
             shape = (*self._store.shape[:2], max(capacity, 2 * held), self._store.shape[3])
             with torch.inference_mode(False):
                 grown = torch.empty(shape, dtype=self._store.dtype, device=self._store.device)

@@ -42,9 +42,9 @@ class Proposer:
         if head.config.vocab_size > _ID_RANGE:
             raise InvalidArgument("head.vocab_size", f"{head.config.vocab_size} exceeds the supported {_ID_RANGE}")
 
-    def new_cache(self) -> HeadCache:
-        """An empty cache for one session."""
-        return HeadCache(self.config, self.head.fc.weight.dtype, self.head.fc.weight.device)
+    def new_cache(self, store: Tensor | None = None) -> HeadCache:
+        """An empty cache for one session, in the caller's memory if given, see `HeadCache`."""
+        return HeadCache(self.config, self.head.fc.weight.dtype, self.head.fc.weight.device, store)
 
     @torch.inference_mode()
     def append(self, inputs: Sequence[DraftInput]) -> None:

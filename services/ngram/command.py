@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from dartspec.services.common.config import options
+from dartspec.services.common.size import parse_size
 from dartspec.services.ngram.config import BuildSettings, ImportSettings, MergeSettings, ServeSettings
-from dartspec.services.ngram.size import parse_size
 
 PREFIX = "DARTSPEC_NGRAM"
 _FILE = click.Path(path_type=Path, dir_okay=False)

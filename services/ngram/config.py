@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from dartspec.services.common.config import addresses, between, setting, tcp_address
 from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.size import at_least, parse_size
 from dartspec.services.ngram.inputs import FORMATS, Reading
 from dartspec.services.ngram.pruning import Pruning, parse_counts
-from dartspec.services.ngram.size import at_least, parse_size
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
 _NUMA = re.compile(r"off|interleave|bind:[0-9]{1,4}")

@@ -58,7 +58,7 @@ def attend_part(
     count = tl.load(record + 1)
     if count == 0:
         return
-    capacity = tl.load(record + 4)
+    head_stride = tl.load(record + 4)
     length = tl.load(record + 5).to(tl.int32)
     # Behind the prefix lie the rows of this pass; a row sees none that comes after it.
     end = length + tl.load(record + 6).to(tl.int32) + count.to(tl.int32)
@@ -82,7 +82,7 @@ def attend_part(
     )
 
     layer_stride = tl.load(record + 3) * HEAD_DIM
-    keys = anchor + (tl.load(record + 2) * UNIT + layer * layer_stride + kv_head * capacity * HEAD_DIM)
+    keys = anchor + (tl.load(record + 2) * UNIT + layer * layer_stride + kv_head * head_stride * HEAD_DIM)
     values = keys + layer_stride // 2
     top = tl.full([ROWS], float("-inf"), tl.float32)
     norm = tl.zeros([ROWS], tl.float32)

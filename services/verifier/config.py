@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dartspec.services.common.config import addresses, between, setting, tcp_address
+from dartspec.services.common.size import at_least
 
 ADAPTIVE = "adaptive"
 ADAPTIVE_LIMIT = 59
@@ -32,6 +33,10 @@ def _budget(value: str) -> str | None:
 
 def _context_length(value: int) -> str | None:
     return None if value == 0 else between(LEAST_CONTEXT, 2**24)(value)
+
+
+def _memory(value: str) -> str | None:
+    return None if value == "0" else at_least("64M")(value)
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,22 @@ class VerifierSettings:
         ADAPTIVE, "Nodes that a pass verifies: adaptive (as many as pay by measured costs) or fixed:N.", check=_budget
     )
     max_sessions: int = setting(64, "Answers that can be open at once.", check=between(1, 65536))
+    memory: str = setting(
+        "0",
+        "Memory for weights, head, KV caches and scratch together, such as 8G; 0: what is loaded and a share of what "
+        "is free after that, half of main memory or 85% of a GPU's.",
+        check=_memory,
+    )
     kv_positions: int = setting(
         0,
-        "Positions of KV cache for all sessions together; 0: 40% of the memory that is free after loading.",
+        "Positions of KV cache for all sessions together; 0: as many as --memory leaves.",
         check=between(0, 2**40),
+    )
+    prefix_reuse: str = setting(
+        "on",
+        "Let sessions take over what others have computed for the same beginning of a prompt. It can be noticed by how "
+        "long a prompt takes; turn it off where users must not learn what others ask.",
+        choices=("on", "off"),
     )
     context_length: int = setting(
         0, f"Positions of one session, at least {LEAST_CONTEXT}; 0: what the model has.", check=_context_length

@@ -11,17 +11,15 @@ import torch
 
 from dartspec.services.common.errors import DartspecError
 from dartspec.services.common.types import Int32, Proposals, TopTokens, Tree
-from dartspec.services.draft.propose import DraftInput, Proposer
+from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.attention import Segment, causal_rows
+from dartspec.services.verifier.commit import Kept, draft_input, keep
 from dartspec.services.verifier.logprobs import log_normalizer, log_probability, top_tokens
 from dartspec.services.verifier.sampling import choose_with_margin
 from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.target import Target
 from dartspec.services.verifier.tree import Walk, depths, visible_rows, walk
-
-# A session that decodes plainly for long hands its features to the draft head in batches of this many positions.
-LAG_LIMIT = 512
 
 
 @dataclass(frozen=True)
@@ -75,13 +73,24 @@ class Decoder:
         logits = self.target.host_logits(hidden) if rows else hidden  # the step's one copy to the host
         self.pass_seconds = time.perf_counter() - begin
         results: list[Commit | DartspecError | None] = []
+        kept: list[Kept] = []
         at = 0
         for work, start, part in zip(works, starts, wanted, strict=False):
             try:
-                results.append(self._finish(work, out.features, start, logits[at : at + len(part)]))
+                commit = _chosen(work, logits[at : at + len(part)])
+                results.append(commit)
+                stay = range(work.rows) if commit is None or work.rows else commit.walk.rows
+                kept.append(Kept(work.session, start, stay))
             except DartspecError as error:
+                work.session.sound = False
                 results.append(error)
             at += len(part)
+        try:
+            keep(kept, out.features, self.proposer)
+        except Exception:
+            for each in kept:
+                each.session.sound = False
+            raise
         return results
 
     def prefill(self, session: Session) -> Commit | None:
@@ -97,9 +106,10 @@ class Decoder:
     def draft(self, sessions: Sequence[Session]) -> None:
         """Set what the head offers for the positions after the pending token of each session, all in one pass."""
         assert self.proposer is not None
-        inputs = [_draft_input(session, session.lag()) for session in sessions]
+        inputs = [draft_input(session) for session in sessions]
         for session, proposals in zip(sessions, self.proposer.propose(inputs, self.top_k), strict=True):
-            session.features.clear()
+            assert session.features is not None
+            session.features.count = 0
             session.proposals = proposals
 
     def _alone(self, work: Work) -> Commit | None:
@@ -107,37 +117,6 @@ class Decoder:
         if isinstance(result, DartspecError):
             raise result
         return result
-
-    def _finish(self, work: Work, features: torch.Tensor, start: int, logits: torch.Tensor) -> Commit | None:
-        """Choose tokens for one session and keep the rows that led to them."""
-        session = work.session
-        if work.rows:
-            session.cache.commit(range(work.rows))
-            self._keep_features(session, features[start : start + work.rows])
-            if session.prefilling:
-                return None
-            # The last prompt token is the root of an empty tree whose row has been computed already.
-            return _choose(session, Tree.empty(), logits, first_position=session.n)
-        commit = _choose(session, work.tree, logits, first_position=session.n + 1)
-        if not commit.finished:
-            rows = commit.walk.rows
-            session.cache.commit(rows)
-            contiguous = rows == list(range(len(rows)))
-            chosen = slice(start, start + len(rows)) if contiguous else [start + row for row in rows]
-            self._keep_features(session, features[chosen])
-        return commit
-
-    def _keep_features(self, session: Session, features: torch.Tensor) -> None:
-        if session.head_cache is None or self.proposer is None:
-            return
-        session.features.append(features)
-        # While the prompt's end is not reached, the token after the last position may be unknown.
-        if not session.prefilling and session.lag() >= LAG_LIMIT and len(session.tokens) > session.n:
-            # All but the last position, from which the next draft starts.
-            entry = _draft_input(session, session.lag() - 1)
-            last = session.features[-1][-1:]
-            self.proposer.append([entry])
-            session.features[:] = [last]
 
 
 def _segment(work: Work) -> Segment:
@@ -154,6 +133,17 @@ def _rows_with_logits(work: Work, start: int) -> range:
     if not work.rows:
         return range(start, start + len(work.tree) + 1)
     return range(start + work.rows - 1, start + work.rows) if work.rows == work.session.prompt_left else range(0)
+
+
+def _chosen(work: Work, logits: torch.Tensor) -> Commit | None:
+    """What the rows of one session's work choose; None when more of its prompt is left."""
+    session = work.session
+    if not work.rows:
+        return _choose(session, work.tree, logits, first_position=session.n + 1)
+    if work.rows < session.prompt_left:
+        return None
+    # The last prompt token is the root of an empty tree whose row has been computed already.
+    return _choose(session, Tree.empty(), logits, first_position=session.n + work.rows)
 
 
 def _choose(session: Session, tree: Tree, logits: torch.Tensor, first_position: int) -> Commit:
@@ -178,15 +168,6 @@ def _choose(session: Session, tree: Tree, logits: torch.Tensor, first_position: 
 
     walked = walk(tree, choose_at, lambda token: session.finish_of(token) is not None)
     return Commit(walked, logprobs, margins, top, session.finish_of(walked.tokens[-1]) is not None)
-
-
-def _draft_input(session: Session, rows: int) -> DraftInput:
-    """The first ``rows`` positions that the draft head has not seen, and the tokens that follow each."""
-    assert session.head_cache is not None
-    start = session.head_cache.length
-    following = torch.tensor(session.tokens[start + 1 : start + rows + 1])
-    features = session.features[0] if len(session.features) == 1 else torch.cat(session.features)
-    return DraftInput(session.head_cache, features[:rows], following)
 
 
 def best_chain(proposals: Proposals, limit: int, stop_ids: frozenset[int]) -> Tree:

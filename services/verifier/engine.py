@@ -169,6 +169,7 @@ class Engine:
         since, self._passed = self._passed, None
         for key, error in self._sessions.late(begin):
             self._fail(key, error)
+        self.admission.reuse(self._sessions.ready.values())
         keys = {id(session): key for key, session in self._sessions.ready.items()}
         decoding, reading = choose(list(self._sessions.ready.values()))
         if not decoding and not reading:

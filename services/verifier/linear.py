@@ -12,8 +12,16 @@ With blocks of `TILE_ROWS` all products have one shape, which holds anywhere; `i
 
 from __future__ import annotations
 
+import os
+
 import torch
 import torch.nn.functional as F
+
+# oneDNN compiles a kernel for every shape of weight and number of rows and keeps the last 1024 of them, 0.6 to 0.7 MiB
+# each. It reads this before its first kernel; memory budgets count on it. Compiling one anew takes 2 ms.
+KERNELS_KEPT = 512
+KERNEL_BYTES = (7 << 20) // 10
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS_KEPT))
 
 TILE_ROWS = 64
 # Rows that the packed layout is made for; any other number works too.
@@ -28,6 +36,11 @@ class Matrix:
         self.dtype, self.device = weight.dtype, weight.device
         self._packed = _pack(weight)
         self._plain = weight if self._packed is None else None
+
+    @property
+    def plain(self) -> torch.Tensor | None:
+        """The weight as it came, if it is kept like that."""
+        return self._plain
 
     def __call__(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """x [rows, in] -> x times the weight transposed, plus bias [out]."""

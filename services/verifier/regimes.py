@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# A cycle is the time from the end of a pass to the end of the next. Cycles of one try of drafting, and of plain decoding,
-# whose rate hardly varies.
+# A cycle is the time from the end of a pass to the end of the next. Cycles of one try of drafting, and of plain
+# decoding, whose rate hardly varies.
 TRY_DRAFTS = 6
 TRY_PLAIN = 2
-# Cycles until the first try; doubles with every try that changes nothing.
+# Cycles until the first try of drafting, and of plain decoding; doubles with every try that changes nothing.
 FIRST_PAUSE = 32
+FIRST_PLAIN_PAUSE = 8
 LONGEST_PAUSE = 1024
 # Cycles after which a measurement counts for a third of a new one; and where a change shall be seen soon.
 MEMORY = 256.0
@@ -66,10 +67,10 @@ class _Class:
     plain: Rate = field(default_factory=Rate)
     drafts: Rate = field(default_factory=Rate)  # since they were begun with
     lately: Rate = field(default_factory=lambda: Rate(SHORT_MEMORY))  # the same, sooner forgotten
-    left: int = FIRST_PAUSE  # cycles until the other way is tried
+    left: int = FIRST_PLAIN_PAUSE  # cycles until the other way is tried
     trying: int = 0  # cycles left of a try
     held: int = 0  # cycles for which the way in force has been so
-    plain_pause: int = FIRST_PAUSE  # before plain decoding is tried again
+    plain_pause: int = FIRST_PLAIN_PAUSE  # before plain decoding is tried again
     drafts_pause: int = FIRST_PAUSE  # before drafts are
 
     def cycle(self, drafting: bool | None, sessions: int, tokens: int, milliseconds: float) -> None:
@@ -107,7 +108,7 @@ class _Class:
             did_well = self.drafting and self.held >= LONG
             self.drafts_pause = FIRST_PAUSE if did_well else min(2 * self.drafts_pause, LONGEST_PAUSE)
         if win != self.drafting:
-            self.drafting, self.held, self.plain_pause = win, 0, FIRST_PAUSE
+            self.drafting, self.held, self.plain_pause = win, 0, FIRST_PLAIN_PAUSE
         self.left = self.plain_pause if self.drafting else self.drafts_pause
 
     def _drafts_win(self) -> bool:
@@ -140,5 +141,6 @@ class Regimes:
         if bits not in self._classes:
             # More sessions leave less to gain: where drafting has lost with fewer, it is not begun with here.
             lost = any(not known.drafting for fewer, known in self._classes.items() if fewer < bits)
-            self._classes[bits] = _Class(not lost and self._expected(sessions))
+            drafting = not lost and self._expected(sessions)
+            self._classes[bits] = _Class(drafting, left=FIRST_PLAIN_PAUSE if drafting else FIRST_PAUSE)
         return self._classes[bits]

@@ -11,6 +11,7 @@ import torch
 
 from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.common.fingerprint import json_digest
+from dartspec.services.common.size import parse_size
 from dartspec.services.draft.checkpoint import load_head
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.draft.head import DraftHead
@@ -21,10 +22,12 @@ from dartspec.services.verifier.budget import Budget, FixedBudget
 from dartspec.services.verifier.config import ADAPTIVE, VerifierSettings, budget_limit
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
+from dartspec.services.verifier.lazy_memory import give_back
 from dartspec.services.verifier.loader import LoadedTarget, load_target
+from dartspec.services.verifier.memory import MIB, Demand, Limits, check_fit
 from dartspec.services.verifier.sampling import SAMPLER
 from dartspec.services.verifier.tokenizer import TokenizerFiles, load_tokenizer
-from dartspec.services.verifier.warmup import positions_needed, profile, settle_invariance, warm_up
+from dartspec.services.verifier.warmup import PROFILE_ROWS, positions_needed, profile, settle_invariance, warm_up
 from dartspec.v1 import common_pb2, verifier_pb2
 
 log = logging.getLogger(__name__)
@@ -32,8 +35,10 @@ log = logging.getLogger(__name__)
 # Revision of the Rounds protocol that this verifier speaks.
 PROTOCOL = 1
 
-# Share of the memory that is free after loading which the KV caches may take.
-KV_MEMORY_SHARE = 0.4
+# Share of the memory that is free after loading which caches and scratch may take: main memory is also that of other
+# services and of the page cache, a graphics processor's is ours.
+CPU_MEMORY_SHARE = 0.5
+GPU_MEMORY_SHARE = 0.85
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,15 @@ def load_replica(settings: VerifierSettings) -> Replica:
     target.feature_layers = () if head is None else head.config.feature_layers or loaded.info.feature_layers
     context_length = settings.context_length or target.config.max_positions
     limit = budget_limit(settings.budget)
-    kv_positions = _kv_positions(settings, loaded)
+    give_back()
+    limits = Limits(settings.max_sessions, limit, context_length, max(PROFILE_ROWS, limit + 1))
+    kv_positions = _kv_positions(settings, Demand(target, head, limits), device)
     if kv_positions < (least := positions_needed(limit)):
         message = f"kv_positions: a session with passes of {limit} nodes needs {least}, there are {kv_positions}"
         raise FailedPrecondition(message, field="kv_positions")
-    admission = Admission(settings.max_sessions, kv_positions, context_length, limit)
+    target.pool.limit = kv_positions
+    reuse = settings.prefix_reuse == "on"
+    admission = Admission(settings.max_sessions, kv_positions, context_length, limit, reuse)
     decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
     log.info("warming up")
     warm_up(decoder, admission)
@@ -87,6 +96,8 @@ def load_replica(settings: VerifierSettings) -> Replica:
             cost.pass_ms(limit + 1),
         )
         budget = AdaptiveBudget(cost, limit, draft_ms)
+    if admission.prefixes is not None:
+        admission.prefixes.clear()  # nobody will ask what these passes did
     hello = verifier_pb2.Hello(
         protocol=PROTOCOL,
         model_fingerprint=loaded.info.fingerprint,
@@ -152,20 +163,20 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _kv_positions(settings: VerifierSettings, loaded: LoadedTarget) -> int:
+def _kv_positions(settings: VerifierSettings, demand: Demand, device: torch.device) -> int:
+    """Positions of KV cache that memory has room for. Raises FailedPrecondition with all parts when it has none."""
+    on_cpu = device.type == "cpu"
+    free = psutil.virtual_memory().available if on_cpu else torch.cuda.mem_get_info(device)[0]
+    nothing = demand.at(0)
+    loaded = nothing.target_weights + nothing.head_weights
+    budget = parse_size(settings.memory)
     if settings.kv_positions:
-        return rounded_capacity(settings.kv_positions)
-    target = loaded.target
-    c = target.config
-    # Keys and values of the target, and the features that may wait for the draft head.
-    values = 2 * c.layers * c.kv_heads * c.head_dim + len(target.feature_layers) * c.hidden
-    bytes_each = values * target.dtype.itemsize
-    free = (
-        torch.cuda.mem_get_info(target.device)[0] if target.device.type == "cuda" else psutil.virtual_memory().available
-    )
-    positions = int(free * KV_MEMORY_SHARE) // bytes_each
-    if positions < SLOT_BLOCK:
-        raise FailedPrecondition(
-            f"memory: {free >> 20} MiB are free after loading, too little for one session; use a smaller model or dtype"
-        )
-    return positions // SLOT_BLOCK * SLOT_BLOCK
+        positions = rounded_capacity(settings.kv_positions)
+        check_fit(demand.at(positions), budget or loaded + free, "kv_positions")
+    else:
+        budget = budget or loaded + int(free * (CPU_MEMORY_SHARE if on_cpu else GPU_MEMORY_SHARE))
+        positions = demand.positions(budget)
+        check_fit(demand.at(max(positions, SLOT_BLOCK)), budget, "memory")
+    parts = demand.at(positions)
+    log.info("memory for %d KV positions: %s; %.1f MiB in all", positions, parts.table(), parts.total / MIB)
+    return positions

@@ -102,8 +102,8 @@ def rotate_store(
             kept = head - HEADS
             kind = kept // KV_HEADS
             layer_stride = tl.load(record + 1) * HEAD_DIM
-            capacity = tl.load(record + 2)
+            head_stride = tl.load(record + 2)
             start = tl.load(record) * UNIT + layer * layer_stride + kind * (layer_stride // 2)
-            out = anchor + start + ((kept % KV_HEADS) * capacity + place) * HEAD_DIM + at
+            out = anchor + start + ((kept % KV_HEADS) * head_stride + place) * HEAD_DIM + at
             tl.store(out, low, inside)
             tl.store(out + HALF, high, inside)

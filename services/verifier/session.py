@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
-
 from dartspec.services.common.types import Proposals
 from dartspec.services.draft.cache import HeadCache
+from dartspec.services.verifier.features import SessionFeatures
 from dartspec.services.verifier.gain import Gain
 from dartspec.services.verifier.kv_cache import KVCache
 from dartspec.services.verifier.messages import Finish, Open, Verify
@@ -28,8 +27,9 @@ class Session:
     head_cache: HeadCache | None  # None: never drafts
     tokens: list[int]
     history: History
-    # Features of positions head_cache.length .. n-1, which the draft head has not seen yet.
-    features: list[torch.Tensor] = field(default_factory=list)
+    # Features of positions head_cache.length .. n-1, which the draft head has not seen yet. None: never drafts.
+    features: SessionFeatures | None = None
+    sound: bool = True  # False: its rows are not to be trusted
     proposals: Proposals | None = None
     verify: Verify | None = None
     credit: int = 0
@@ -85,4 +85,4 @@ class Session:
 
     def lag(self) -> int:
         """Positions whose features wait for the draft head."""
-        return sum(len(rows) for rows in self.features)
+        return 0 if self.features is None else self.features.count

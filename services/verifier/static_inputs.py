@@ -24,9 +24,9 @@ LONGEST = 64 * WORDS
 # Distances in memory are in this unit, so that whoever reads knows that they are aligned.
 UNIT_BYTES = 16
 
-# Of a row: slot, layer stride, capacity, where its key and value go (-1: nowhere), length of the prefix.
+# Of a row: slot, strides of layers and heads, where its key and value go (-1: nowhere), length of the prefix.
 ROW_FIELDS = 5
-# Of an item: first row in the pass, rows, slot, layer stride, capacity, length of the prefix, first row in the segment.
+# Of an item: first row in the pass, rows, slot, strides of layers and heads, prefix, first row in the segment.
 ITEM_FIELDS = 7
 
 
@@ -76,7 +76,7 @@ class Inputs:
         tokens, positions, table, visible, items = (part.numpy() for part in self._split(host))
         table[:, 3] = -1
         # Single tokens are the common case, so numpy is called once a pass and not once a session.
-        parts: list[tuple[int, ...]] = []  # slot, layer stride, capacity, its first row's place, length of the prefix
+        parts: list[tuple[int, ...]] = []  # slot, strides of layers and heads, its first row's place, length of the prefix
         counts: list[int] = []
         pieces: list[tuple[int, ...]] = []
         start = 0
@@ -106,10 +106,10 @@ class Inputs:
         self._block.copy_(host, non_blocking=pinned)
 
     def _slot(self, cache: KVCache) -> tuple[int, int, int]:
-        """Distance of a slot's first key from the anchor, layer stride over head_dim, capacity."""
+        """Distance of a slot's first key from the anchor, strides of layers and of heads over head_dim."""
         data = cache.slab.data  # [layers, 2, slots, kv_heads, capacity, head_dim]
         address = data.data_ptr() + cache.slot * data.stride(2) * data.element_size()
-        return (address - self.anchor.data_ptr()) // UNIT_BYTES, data.stride(0) // data.shape[5], data.shape[4]
+        return (address - self.anchor.data_ptr()) // UNIT_BYTES, data.stride(0) // data.shape[5], data.stride(3) // data.shape[5]
 
 
 def visible_words(visible: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -73,6 +73,8 @@ def test_a_setting_out_of_range_is_named() -> None:
     refused(verifier("--top-k", "0"), "--top-k")
     refused(verifier("--budget", "many"), "--budget")
     refused(verifier("--context-length", "5"), "--context-length")
+    refused(verifier("--memory", "lots"), "--memory", "512M")
+    refused(verifier("--memory", "1M"), "--memory", "64M")
 
 
 def test_too_few_kv_positions(tiny: TinyModel) -> None:

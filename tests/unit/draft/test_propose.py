@@ -118,16 +118,32 @@ def test_mask_rows_never_stay_in_the_cache(make_head: MakeHead) -> None:
 def test_rewinding_and_reusing_a_prefix(make_head: MakeHead) -> None:
     proposer = Proposer(make_head())
     features, tokens = session(7, 20)
-    cache, reused = proposer.new_cache(), proposer.new_cache()
+    cache = proposer.new_cache()
     expected = proposer.logits([DraftInput(cache, features, tokens)])
     cache.truncate(12)
-    reused.copy_prefix(cache, 11)
+    reused = proposer.new_cache(cache._store[:, :, :24].clone())
+    reused.adopt(11)
     assert (cache.length, reused.length) == (12, 11)
     for start, entry in ((12, cache), (11, reused)):
         again = proposer.logits([DraftInput(entry, features[start:], tokens[start:])])
         torch.testing.assert_close(again, expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match="holds 20 positions and cannot be cut to 21"):
         cache.truncate(21)
+    with pytest.raises(ValueError, match="room for 20 positions, 21 wanted"):
+        reused.adopt(21)
+
+
+def test_memory_that_was_given_never_grows(make_head: MakeHead) -> None:
+    proposer = Proposer(make_head())
+    features, tokens = session(8, 30)
+    own = proposer.new_cache()
+    given = proposer.new_cache(torch.zeros(2, 2, 24, 8))
+    expected = proposer.logits([DraftInput(own, features[:20], tokens[:20])])
+    logits = proposer.logits([DraftInput(given, features[:20], tokens[:20])])
+    torch.testing.assert_close(logits, expected)
+    with pytest.raises(ValueError, match="has 24 places, 34 are needed"):
+        proposer.append([DraftInput(given, features[20:], tokens[20:])])
+    assert given.length == 20
 
 
 def test_company_does_not_change_a_session(make_head: MakeHead) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.decoder import Decoder, best_chain
+from dartspec.services.verifier.features import WAITING_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.tree import check_tree
 
@@ -158,12 +159,12 @@ def test_proposals_do_not_depend_on_how_the_prefix_was_committed(decoder: Decode
 def test_a_long_plain_stretch_leaves_the_next_draft_as_good(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompt_of(random.Random(6))
     drafts = []
-    for limit in (3, 10_000):
-        monkeypatch.setattr("dartspec.services.verifier.decoder.LAG_LIMIT", limit)
+    for limit in (3, WAITING_ROWS):
+        monkeypatch.setattr("dartspec.services.verifier.commit.WAITING_ROWS", limit)
         session = open_session(decoder, prompt, SAMPLINGS["greedy_penalties"], drafts=True)
         for _ in range(12):  # with a limit of 3 the last step is one that hands features over
             decoder.verify(session, Tree.empty())
-            assert session.lag() < max(limit, len(prompt) + 1) or limit > 3
+            assert session.lag() <= limit
         drafts.append(drafted(decoder, session))
     for values, want in zip(drafts[0].logprobs, drafts[1].logprobs, strict=True):
         np.testing.assert_allclose(values, want, atol=1e-4)

@@ -25,7 +25,7 @@ CONTEXT = 1024
 MAX_NODES = 64
 
 
-def tiny_decoder(seed: int = 0, top_k: int = 8) -> Decoder:
+def tiny_decoder(seed: int = 0, top_k: int = 8, dtype: torch.dtype = torch.float32) -> Decoder:
     """A Llama of 8 layers with random weights, large enough that it has preferences."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -41,7 +41,7 @@ def tiny_decoder(seed: int = 0, top_k: int = 8) -> Decoder:
         tie_word_embeddings=False,
         initializer_range=0.3,
     )
-    model = LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config).eval().to(dtype)
     loaded = target_from_model(model, "tiny")
     head = DraftHead(
         HeadConfig(
@@ -63,7 +63,7 @@ def tiny_decoder(seed: int = 0, top_k: int = 8) -> Decoder:
     )
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    head.requires_grad_(False).eval()
+    head.to(dtype).requires_grad_(False).eval()
     return Decoder(loaded.target, Proposer(head), top_k)
 
 

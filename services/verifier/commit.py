@@ -1,0 +1,82 @@
+"""After a pass: the rows that stay, of all its sessions at once. Keys, values and features of the others are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dartspec.services.draft.propose import DraftInput, Proposer
+from dartspec.services.verifier import kv_cache
+from dartspec.services.verifier.features import PREFIX_BLOCK, WAITING_ROWS, DraftRows
+from dartspec.services.verifier.session import Session
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Rows of a session's part of a pass that stay, rising; the part begins at row ``start`` of the pass."""
+
+    session: Session
+    start: int
+    rows: Sequence[int]
+
+
+@dataclass
+class _Writes:
+    """Rows of features by where they go in the memory of one region."""
+
+    waiting: list[tuple[int, int, int]]  # slot's first unit, place, row of the pass
+    ends: list[tuple[int, int]]  # block, row of the pass
+
+
+def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None) -> None:
+    """Put the rows behind what each session has committed. features [rows of the pass, width].
+
+    Features wait for the draft head; where too many would, all but the last are handed over, for all such sessions in
+    one pass of the head.
+    """
+    kv_cache.commit((each.session.cache, each.rows) for each in kept)
+    drafting = [each for each in kept if each.session.features is not None]
+    if proposer is None or not drafting:
+        return
+    writes: dict[DraftRows, _Writes] = {}
+    late: list[DraftInput] = []
+    for each in drafting:
+        store = each.session.features
+        assert store is not None
+        into = writes.setdefault(store.rows, _Writes([], []))
+        rows = [each.start + row for row in each.rows]
+        first = store.start + each.session.n - len(rows)  # position in the region
+        into.ends += [
+            ((first + at) // PREFIX_BLOCK, row) for at, row in enumerate(rows) if (first + at + 1) % PREFIX_BLOCK == 0
+        ]
+        if store.count + len(rows) > WAITING_ROWS:
+            late.append(_all_but_last(each.session, store.waiting, features[rows[:-1]]))
+            rows, store.count = rows[-1:], 0
+        into.waiting += [(store.unit, store.count + at, row) for at, row in enumerate(rows)]
+        store.count += len(rows)
+    if late:
+        proposer.append(late)
+    for rows_of_region, into in writes.items():
+        unit, place, row = torch.tensor(into.waiting, device=features.device).unbind(1)
+        rows_of_region.waiting[unit, place] = features[row]
+        if into.ends:
+            block, row = torch.tensor(into.ends, device=features.device).unbind(1)
+            rows_of_region.ends[block] = features[row]
+
+
+def _all_but_last(session: Session, waiting: torch.Tensor, new: torch.Tensor) -> DraftInput:
+    """Input for the head of all positions but the last, from which the next draft starts."""
+    assert session.head_cache is not None
+    features = torch.cat((waiting, new))
+    first = session.head_cache.length
+    return DraftInput(session.head_cache, features, torch.tensor(session.tokens[first + 1 : first + 1 + len(features)]))
+
+
+def draft_input(session: Session) -> DraftInput:
+    """What the head has not seen of a session."""
+    store = session.features
+    assert store is not None
+    first = store.cache.length
+    return DraftInput(store.cache, store.waiting, torch.tensor(session.tokens[first + 1 : first + 1 + store.count]))
