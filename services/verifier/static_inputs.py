@@ -76,7 +76,7 @@ class Inputs:
         tokens, positions, table, visible, items = (part.numpy() for part in self._split(host))
         table[:, 3] = -1
         # Single tokens are the common case, so numpy is called once a pass and not once a session.
-        parts: list[tuple[int, ...]] = []  # slot, strides of layers and heads, its first row's place, length of the prefix
+        parts: list[tuple[int, ...]] = []  # slot, strides of layers and heads, place of its first row, prefix
         counts: list[int] = []
         pieces: list[tuple[int, ...]] = []
         start = 0
@@ -109,7 +109,11 @@ class Inputs:
         """Distance of a slot's first key from the anchor, strides of layers and of heads over head_dim."""
         data = cache.slab.data  # [layers, 2, slots, kv_heads, capacity, head_dim]
         address = data.data_ptr() + cache.slot * data.stride(2) * data.element_size()
-        return (address - self.anchor.data_ptr()) // UNIT_BYTES, data.stride(0) // data.shape[5], data.stride(3) // data.shape[5]
+        return (
+            (address - self.anchor.data_ptr()) // UNIT_BYTES,
+            data.stride(0) // data.shape[5],
+            data.stride(3) // data.shape[5],
+        )
 
 
 def visible_words(visible: NDArray[np.bool_]) -> NDArray[np.int64]:
