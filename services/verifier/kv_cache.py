@@ -38,14 +38,14 @@ def rounded_capacity(positions: int) -> int:
     return SLOT_BLOCK << (blocks - 1).bit_length()
 
 
-@dataclass(frozen=True, eq=False)
 class Slab:
     """Neighbouring slots of one capacity: a view [layers, 2, slots, kv_heads, capacity, head_dim] of a region.
 
-    Index 0 of the second axis is keys.
+    Index 0 of the second axis is keys. No dataclass: what sends a plan to a device goes through those.
     """
 
-    data: torch.Tensor
+    def __init__(self, data: torch.Tensor) -> None:
+        self.data = data
 
 
 class Region:
