@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import grpc
 
 from dartspec.gateway.convert import record_from_proto, request_from_proto, response_to_proto
 from dartspec.gateway.registry import Registry
+from dartspec.gateway.route import route_from_metadata
 from dartspec.gateway.service import Generation
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -24,7 +26,8 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> None:
         # Writing here rather than yielding: a client that goes away cancels the write or the wait for the next
         # message, and either closes the answer at once.
-        answer = self._generation.generate(request_from_proto(request), context.time_remaining())
+        asked = replace(request_from_proto(request), route=route_from_metadata(context.invocation_metadata() or ()))
+        answer = self._generation.generate(asked, context.time_remaining())
         async with aclosing(answer) as messages:
             async for message in messages:
                 await context.write(response_to_proto(message))

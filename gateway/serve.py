@@ -8,7 +8,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from dartspec.gateway.admin import AdminServicer, Status
 from dartspec.gateway.config import Settings
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.grpc_front import GatewayServicer, RegistryServicer
@@ -18,7 +20,10 @@ from dartspec.gateway.service import Generation
 from dartspec.services.common.server import Server, wait_for_stop_signal
 from dartspec.v1 import gateway_pb2_grpc
 
-SERVICES = ("dartspec.v1.GatewayService", "dartspec.v1.RegistryService")
+if TYPE_CHECKING:
+    from dartspec.gateway.registry_feed import RegistryFeed
+
+SERVICES = ("dartspec.v1.GatewayService", "dartspec.v1.RegistryService", "dartspec.v1.AdminService")
 FIRST_ATTEMPT_SECONDS = 10.0
 
 
@@ -35,7 +40,8 @@ class Gateway:
 async def running(settings: Settings) -> AsyncIterator[Gateway]:
     """A gateway that answers, its static verifiers tried once; stopped on leaving."""
     registry = Registry(_static_records(settings), interval=settings.heartbeat_seconds, clock=time.monotonic)
-    fleet = Fleet(registry, stall_seconds=settings.stall_seconds, rng=random.Random())
+    fleet = Fleet(registry, routing=settings.routing, limits=settings.limits, rng=random.Random())
+    feed = _feed(settings, registry, fleet)
     search = TreeSearch(registry, settings)
     generation = Generation(fleet, search, settings)
     server = Server(SERVICES)
@@ -43,16 +49,21 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     gateway_pb2_grpc.add_RegistryServiceServicer_to_server(
         RegistryServicer(registry, fleet.registry_changed), server.grpc_server
     )
+    status = Status(fleet, registry, generation, feed, time.monotonic, time.monotonic())
+    gateway_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(status), server.grpc_server)
     addresses = await server.start(settings.listen)
-    following = asyncio.create_task(fleet.run())
+    background = [asyncio.create_task(fleet.run())]
+    if feed is not None:
+        background.append(asyncio.create_task(feed.run()))
     try:
         await fleet.first_attempts(FIRST_ATTEMPT_SECONDS)
         await server.ready()
         yield Gateway(addresses, generation, fleet)
     finally:
         await server.stop()
-        following.cancel()
-        await asyncio.wait([following])
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
         await search.close()
 
 
@@ -61,6 +72,14 @@ async def serve(settings: Settings) -> None:
     async with running(settings) as gateway:
         print("dartspec gateway ready on", *gateway.addresses, flush=True)
         await wait_for_stop_signal()
+
+
+def _feed(settings: Settings, registry: Registry, fleet: Fleet) -> RegistryFeed | None:
+    if not settings.registry:
+        return None
+    from dartspec.gateway.registry_feed import RegistryFeed  # its client is an extra
+
+    return RegistryFeed(settings.registry, registry, fleet.registry_changed)
 
 
 def _static_records(settings: Settings) -> tuple[Record, ...]:
