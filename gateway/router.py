@@ -109,12 +109,11 @@ def speeds(loads: Sequence[Load]) -> list[float]:
     ratio of two replicas therefore lies between their ratios by the one and by the other measure. Where these disagree
     about who is faster, nothing is known; where they agree, the smaller difference is certain and counts.
     """
-    known = [load for load in loads if load.tokens_per_second > 0]
+    known = [load for load in loads if load.tokens_per_second > 0 and load.batch > 0]
     if not known:
         return [ANY_SPEED] * len(loads)
     median = statistics.median(load.tokens_per_second for load in known)
-    of_one = [load.tokens_per_second / load.batch for load in known if load.batch > 0]
-    median_of_one = statistics.median(of_one) if of_one else 0.0
+    median_of_one = statistics.median(load.tokens_per_second / load.batch for load in known)
     return [median * _relative_speed(load, median, median_of_one) for load in loads]
 
 
