@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import grpc
 
@@ -14,12 +13,10 @@ from dartspec.gateway.breaker import BreakerState
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.link import VerifierLink
 from dartspec.gateway.registry import Registry, ServiceKind
+from dartspec.gateway.registry_feed import RegistryFeed
 from dartspec.gateway.service import Generation
 from dartspec.gateway.types import Mode
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
-
-if TYPE_CHECKING:
-    from dartspec.gateway.registry_feed import RegistryFeed
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 
 from dartspec.gateway.convert import record_from_proto
 from dartspec.gateway.registry import MAX_RECORDS, Record, Registry, ServiceKind
-from dartspec.services.common.errors import DartspecError
-from dartspec.services.common.redis_records import FAILURES, LONGEST_PAUSE_SECONDS, Outage, RedisRecords, redis_records
+from dartspec.services.common.errors import DartspecError, Unavailable
+from dartspec.services.common.redis_records import LONGEST_PAUSE_SECONDS, Outage, RedisRecords, redis_records
 from dartspec.v1 import gateway_pb2
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class RegistryFeed:
     async def _turn(self, records: RedisRecords) -> float:
         try:
             values = await records.read(MAX_RECORDS)
-        except FAILURES as error:
+        except Unavailable as error:
             self._keep_all()
             return self._outage.failed(error)
         self._outage.succeeded()

@@ -8,20 +8,17 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dartspec.gateway.admin import AdminServicer, Status
 from dartspec.gateway.config import Settings
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.grpc_front import GatewayServicer, RegistryServicer
 from dartspec.gateway.registry import Record, Registry, ServiceKind
+from dartspec.gateway.registry_feed import RegistryFeed
 from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.service import Generation
 from dartspec.services.common.server import Server, wait_for_stop_signal
 from dartspec.v1 import gateway_pb2_grpc
-
-if TYPE_CHECKING:
-    from dartspec.gateway.registry_feed import RegistryFeed
 
 SERVICES = ("dartspec.v1.GatewayService", "dartspec.v1.RegistryService", "dartspec.v1.AdminService")
 FIRST_ATTEMPT_SECONDS = 10.0
@@ -77,8 +74,6 @@ async def serve(settings: Settings) -> None:
 def _feed(settings: Settings, registry: Registry, fleet: Fleet) -> RegistryFeed | None:
     if not settings.registry:
         return None
-    from dartspec.gateway.registry_feed import RegistryFeed  # its client is an extra
-
     return RegistryFeed(settings.registry, registry, fleet.registry_changed)
 
 

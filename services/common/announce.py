@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from dartspec.services.common.channel import open_channel
+from dartspec.services.common.redis_records import announce_to_redis
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,6 @@ async def announce_forever(
     """
     async with asyncio.TaskGroup() as group:
         if registry:
-            from dartspec.services.common.redis_records import announce_to_redis  # an extra
-
             group.create_task(announce_to_redis(registry, record))
         for address in gateways:
             group.create_task(_announce(address, record))

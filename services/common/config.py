@@ -70,10 +70,13 @@ def redis_url(value: str) -> str | None:
     """A check that the value is empty or a URL of Redis, and that the client package is there."""
     if not value:
         return None
-    parts = urllib.parse.urlsplit(value)
-    if parts.scheme not in ("redis", "rediss", "unix") or not (
-        parts.path if parts.scheme == "unix" else parts.hostname
-    ):
+    scheme, _, place = value.partition("://")
+    try:
+        parts = urllib.parse.urlsplit(value)
+        good = place.startswith("/") if scheme == "unix" else parts.hostname and parts.port != 0
+    except ValueError:  # of the port
+        good = False
+    if scheme not in ("redis", "rediss", "unix") or not good:
         return "must be redis://HOST:PORT, rediss://HOST:PORT (TLS) or unix:///path"
     if importlib.util.find_spec("redis") is None:
         return "needs the package redis, which is not installed: pip install 'dartspec[redis]'"

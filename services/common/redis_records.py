@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-
+from dartspec.services.common.errors import Unavailable
 from dartspec.v1 import gateway_pb2
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -25,16 +24,21 @@ BEAT_SECONDS = 2.0
 MISSED_BEATS = 3
 LONGEST_PAUSE_SECONDS = 2.0
 CALL_SECONDS = 1.0
-FAILURES = (RedisError, OSError, TimeoutError)
 # One hash tag, so that both live on one node of a cluster.
 INDEX = "{dartspec}:v1:services"
 PREFIX = "{dartspec}:v1:service:"
 
 
 class RedisRecords:
-    """Calls take at most CALL_SECONDS and raise one of FAILURES."""
+    """Calls take at most CALL_SECONDS. They raise Unavailable, whatever went wrong."""
 
     def __init__(self, url: str) -> None:
+        import redis.asyncio  # an extra
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+        from redis.exceptions import RedisError
+
+        self._errors = (RedisError, OSError, TimeoutError)
         # A try each: whoever calls comes again, and knows better when.
         self._client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
             url,
@@ -46,28 +50,39 @@ class RedisRecords:
 
     async def write(self, record: gateway_pb2.ServiceRecord, seconds: float) -> None:
         """Keep a record for so long."""
-        name = f"{record.kind}:{record.address}"
-        async with asyncio.timeout(CALL_SECONDS), self._client.pipeline(transaction=False) as pipe:
-            pipe.set(PREFIX + name, record.SerializeToString(), px=int(1e3 * seconds))
-            pipe.sadd(INDEX, name)
-            await pipe.execute()
+        await self._in_time(self._write(f"{record.kind}:{record.address}", record.SerializeToString(), seconds))
 
     async def read(self, most: int) -> list[bytes]:
         """The records that there are, serialized, at most so many. Names whose record has expired are removed."""
-        async with asyncio.timeout(CALL_SECONDS):
-            names: list[bytes] = await self._client.execute_command("SRANDMEMBER", INDEX, most)
-            if not names:
-                return []
-            keys = [PREFIX.encode() + name for name in names]
-            values: list[bytes | None] = await self._client.execute_command("MGET", *keys)
-            gone = [name for name, value in zip(names, values, strict=True) if value is None]
-            if gone:
-                await self._client.execute_command("SREM", INDEX, *gone)
-            return [value for value in values if value is not None]
+        return await self._in_time(self._read(most))
 
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
+
+    async def _write(self, name: str, value: bytes, seconds: float) -> None:
+        async with self._client.pipeline(transaction=False) as pipe:
+            pipe.set(PREFIX + name, value, px=int(1e3 * seconds))
+            pipe.sadd(INDEX, name)
+            await pipe.execute()
+
+    async def _read(self, most: int) -> list[bytes]:
+        names: list[bytes] = await self._client.execute_command("SRANDMEMBER", INDEX, most)
+        if not names:
+            return []
+        keys = [PREFIX.encode() + name for name in names]
+        values: list[bytes | None] = await self._client.execute_command("MGET", *keys)
+        gone = [name for name, value in zip(names, values, strict=True) if value is None]
+        if gone:
+            await self._client.execute_command("SREM", INDEX, *gone)
+        return [value for value in values if value is not None]
+
+    async def _in_time(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await call
+        except self._errors as error:
+            raise Unavailable(str(error) or type(error).__name__) from error
 
 
 @asynccontextmanager
@@ -94,10 +109,10 @@ class Outage:
         """The last call failed."""
         return self._failures > 0
 
-    def failed(self, error: Exception) -> float:
+    def failed(self, error: Unavailable) -> float:
         """Returns the pause in seconds."""
         if not self._failures:
-            log.warning("registry %s does not answer: %s", self._name, str(error) or type(error).__name__)
+            log.warning("registry %s does not answer: %s", self._name, error.message)
         self._failures += 1
         return min(0.1 * 2.0 ** min(self._failures, 10), self._longest)
 
@@ -124,6 +139,6 @@ async def announce_to_redis(
                 await records.write(message, MISSED_BEATS * beat_seconds)
                 outage.succeeded()
                 pause = beat_seconds / 2  # as with gateways: one lost beat is not missed
-            except FAILURES as error:
+            except Unavailable as error:
                 pause = outage.failed(error)
             await asyncio.sleep(pause)

@@ -48,7 +48,7 @@ class Stack:
     gateway: Gateway
     stub: gateway_pb2_grpc.GatewayServiceStub
     registry: gateway_pb2_grpc.RegistryServiceStub
-    admin: gateway_pb2_grpc.AdminServiceStub
+    admin: Any = None
 
     def call(self, timeout: float | None = 30.0, metadata: Any = None, **fields: Any) -> Any:
         """A Generate call; ``sampling`` is a dict; temperature, prompt and seed have defaults, None is absent."""
