@@ -77,6 +77,7 @@ class Answer:
                     async for round in session_rounds:
                         yield round
                         self._failover.progressed()
+                        self._ends.check(_now())
                 return
             except DartspecError as error:
                 log.info("request %s leaves verifier %s: %s", self._plan.start.request_id, link.address, error.message)
