@@ -12,7 +12,7 @@ from dartspec import __version__
 from dartspec.gateway.breaker import BreakerState
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.link import VerifierLink
-from dartspec.gateway.registry import Registry, ServiceKind
+from dartspec.gateway.registry import Record, Registry, ServiceKind
 from dartspec.gateway.registry_feed import RegistryFeed
 from dartspec.gateway.service import Generation
 from dartspec.gateway.types import Mode
@@ -58,7 +58,9 @@ class AdminServicer(gateway_pb2_grpc.AdminServiceServicer):
         self, request: gateway_pb2.ListReplicasRequest, context: grpc.aio.ServicerContext
     ) -> gateway_pb2.ListReplicasResponse:
         fleet = self._status.fleet
-        return gateway_pb2.ListReplicasResponse(replicas=[_replica(link, fleet) for link in fleet.links])
+        records = fleet.records()
+        replicas = [_replica(link, records.get(link.address)) for link in fleet.links]
+        return gateway_pb2.ListReplicasResponse(replicas=replicas)
 
     async def DrainReplica(  # noqa: N802
         self, request: gateway_pb2.DrainReplicaRequest, context: grpc.aio.ServicerContext
@@ -73,9 +75,9 @@ class AdminServicer(gateway_pb2_grpc.AdminServiceServicer):
         return gateway_pb2.UndrainReplicaResponse()
 
 
-def _replica(link: VerifierLink, fleet: Fleet) -> gateway_pb2.Replica:
+def _replica(link: VerifierLink, record: Record | None) -> gateway_pb2.Replica:
     """What is known; a replica that was never reached is listed all the same."""
-    record, model = fleet.record(link.address), link.model
+    model = link.model
     return gateway_pb2.Replica(
         address=link.address,
         node=record.node if record else "",

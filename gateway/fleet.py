@@ -118,9 +118,9 @@ class Fleet:
         """Names of the models that a verifier serves, or served when it was last up."""
         return sorted({link.model.name for link in self._links.values() if link.model})
 
-    def record(self, address: str) -> Record | None:
-        """What the registry says of a verifier."""
-        return next((r for r in self._registry.records(ServiceKind.VERIFIER) if r.address == address), None)
+    def records(self) -> dict[str, Record]:
+        """What the registry says of verifiers, by address."""
+        return {record.address: record for record in self._registry.records(ServiceKind.VERIFIER)}
 
     def hold(self, address: str, *, held: bool) -> None:
         """Give a verifier nothing new, or use it again. Raises NotFound for an unknown address."""
@@ -178,7 +178,7 @@ class Fleet:
         self._typical_tokens += (tokens - self._typical_tokens) * TYPICAL_SHARE
 
     def _reconcile(self) -> None:
-        records = {record.address: record for record in self._registry.records(ServiceKind.VERIFIER)}
+        records = self.records()
         for address, record in records.items():
             if address not in self._links:
                 link = VerifierLink(address, self._models, self._limits, self._answered)
