@@ -18,7 +18,7 @@ from dartspec.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 from tests.unit.gateway.conftest import until
 from tests.unit.gateway.redis_process import redis_process
 
-BEAT = 0.2
+BEAT = 0.1
 
 RecordMaker = Callable[[], gateway_pb2.ServiceRecord]
 
