@@ -13,6 +13,8 @@ POLICIES = ("round_robin", "least_loaded", "two_choices", "dart")
 KV_SECONDS = 1.0  # lambda: what a half full KV cache weighs
 PROMPT_SHARE = 0.1  # work of reading a token of a prompt, in committed tokens
 ANY_SPEED = 100.0  # tokens per second of every replica while no speed is known
+SHARING = 24.0  # sessions of a replica from which on they rather share its speed than add to it
+LEAST_POWER = 0.25
 NEAR = 0.05  # predictions within this of the least are equal
 
 T = TypeVar("T")
@@ -89,7 +91,7 @@ def predicted_seconds(candidates: Sequence[Candidate[T]], wanted: Wanted) -> lis
     return [
         _tokens(candidate, wanted) / speed
         + KV_SECONDS * candidate.load.kv_share / max(1 - candidate.load.kv_share, 1e-3)
-        for candidate, speed in zip(candidates, speeds([candidate.load for candidate in candidates]), strict=True)
+        for candidate, speed in zip(candidates, weights([candidate.load for candidate in candidates]), strict=True)
     ]
 
 
@@ -98,6 +100,21 @@ def _tokens(candidate: Candidate[T], wanted: Wanted) -> float:
     load = candidate.load
     unread = load.prompt_tokens + max(0, wanted.prompt_tokens - candidate.known_tokens)
     return load.sessions * wanted.typical_tokens + wanted.answer_tokens + PROMPT_SHARE * unread
+
+
+def weights(loads: Sequence[Load]) -> list[float]:
+    """Committed tokens per second by which work is divided.
+
+    Sessions that hardly slow each other, as a few do, give tokens in proportion to speed when their numbers are equal;
+    many that share what there is do so when their numbers are in proportion. So a difference in speed counts to a power
+    that grows with the mean number of sessions m, m / (m + SHARING); at least LEAST_POWER, so that the faster of two
+    idle ones wins.
+    """
+    by_speed = speeds(loads)
+    middle = statistics.median(by_speed)
+    mean = sum(load.sessions for load in loads) / len(loads)
+    power = max(mean / (mean + SHARING), LEAST_POWER)
+    return [middle * (speed / middle) ** power for speed in by_speed]
 
 
 def speeds(loads: Sequence[Load]) -> list[float]:

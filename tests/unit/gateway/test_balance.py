@@ -126,10 +126,11 @@ def test_what_one_gateway_sends_others_see_in_reports(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize("shape", [0.0, 0.5])
+@pytest.mark.parametrize("shape", [0.0, 0.5, 0.8, 1.0])
 def test_a_replica_at_half_speed_gets_about_half(count: int, shape: float) -> None:
     """A closed loop of 96 streams; tokens of the ten seconds after the first ten."""
-    replicas = [Replica(400.0, shape) for _ in range(3)] + [Replica(200.0, shape)]
+    rate = 1200.0 / 24**shape
+    replicas = [Replica(rate, shape) for _ in range(3)] + [Replica(rate / 2, shape)]
     gateways = Gateways(replicas, count, "dart")
     rng = random.Random(3)
     before = [0.0] * 4
@@ -145,6 +146,28 @@ def test_a_replica_at_half_speed_gets_about_half(count: int, shape: float) -> No
     *fast, slow = (replica.served - then for replica, then in zip(replicas, before, strict=True))
     assert 0.35 <= slow / (sum(fast) / 3) <= 0.65
     assert max(fast) <= 1.2 * min(fast)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_burst_gives_a_replica_at_half_speed_about_half(count: int) -> None:
+    replicas = [Replica(400.0, 0.0) for _ in range(7)] + [Replica(200.0, 0.0)]
+    gateways = Gateways(replicas, count, "dart")
+    rng = random.Random(5)
+    now = 0.0
+    while now < 10.0 or any(replica.left for replica in replicas):  # all are busy, and so measured
+        while now < 10.0 and sum(len(replica.left) for replica in replicas) < 64:
+            gateways.send(rng.randrange(count), rng.uniform(0.5, 1.5) * TYPICAL)
+        for replica in replicas:
+            replica.run()
+        now += STEP
+        gateways.hear(now)
+    for replica in replicas:
+        replica.assigned = 0
+    for request in range(1000):
+        gateways.send(request % count, TYPICAL)
+    *fast, slow = (replica.assigned for replica in replicas)
+    assert max(fast) <= 1.2 * sum(fast) / 7
+    assert 0.4 <= slow / (sum(fast) / 7) <= 0.7
 
 
 def test_round_robin_is_what_the_prediction_is_better_than() -> None:

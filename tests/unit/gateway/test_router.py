@@ -11,6 +11,7 @@ import pytest
 from dartspec.gateway.router import (
     ANY_SPEED,
     KV_SECONDS,
+    LEAST_POWER,
     POLICIES,
     PROMPT_SHARE,
     Candidate,
@@ -19,6 +20,7 @@ from dartspec.gateway.router import (
     choose,
     predicted_seconds,
     speeds,
+    weights,
 )
 
 WANTED = Wanted(prompt_tokens=0, answer_tokens=100.0, typical_tokens=100.0)
@@ -70,6 +72,14 @@ def test_predicted_seconds_by_hand() -> None:
     a, b = predicted_seconds(among, Wanted(prompt_tokens=1000, answer_tokens=60.0, typical_tokens=100.0))
     assert a == pytest.approx((4 * 100 + 60 + PROMPT_SHARE * 1200) / 50)
     assert b == pytest.approx((60 + PROMPT_SHARE * 360) / 50 + KV_SECONDS)
+
+
+def test_how_much_speed_counts_grows_with_the_load() -> None:
+    for sessions, power in ((0, LEAST_POWER), (24, 0.5), (72, 0.75)):
+        loads = [Load(own=sessions, tokens_per_second=speed, batch=8.0) for speed in (80.0, 80.0, 20.0)]
+        assert weights(loads) == pytest.approx([80.0, 80.0, 80.0 * 0.25**power])
+    idle = candidates(slow=Load(tokens_per_second=40.0, batch=2.0), fast=Load(tokens_per_second=80.0, batch=2.0))
+    assert set(chosen("dart", idle)) == {"fast"}
 
 
 def test_a_full_cache_costs() -> None:
