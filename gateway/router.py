@@ -13,7 +13,7 @@ POLICIES = ("round_robin", "least_loaded", "two_choices", "dart")
 KV_SECONDS = 1.0  # lambda: what a half full KV cache weighs
 PROMPT_SHARE = 0.1  # work of reading a token of a prompt, in committed tokens
 ANY_SPEED = 100.0  # tokens per second of every replica while no speed is known
-SHARING = 24.0  # sessions of a replica from which on they rather share its speed than add to it
+SHARING = 32.0  # sessions of a replica from which on they rather share its speed than add to it
 LEAST_POWER = 0.25
 NEAR = 0.05  # predictions within this of the least are equal
 

@@ -148,8 +148,9 @@ def test_a_replica_at_half_speed_gets_about_half(count: int, shape: float) -> No
     assert max(fast) <= 1.2 * min(fast)
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_a_burst_gives_a_replica_at_half_speed_about_half(count: int) -> None:
+@pytest.mark.parametrize(("count", "most"), [(1, 0.65), (4, 0.8)])
+def test_a_burst_gives_a_replica_at_half_speed_less(count: int, most: float) -> None:
+    """Each of four gateways sees a quarter of the burst, and so takes the replicas for less busy than they are."""
     replicas = [Replica(400.0, 0.0) for _ in range(7)] + [Replica(200.0, 0.0)]
     gateways = Gateways(replicas, count, "dart")
     rng = random.Random(5)
@@ -167,7 +168,7 @@ def test_a_burst_gives_a_replica_at_half_speed_about_half(count: int) -> None:
         gateways.send(request % count, TYPICAL)
     *fast, slow = (replica.assigned for replica in replicas)
     assert max(fast) <= 1.2 * sum(fast) / 7
-    assert 0.4 <= slow / (sum(fast) / 7) <= 0.7
+    assert 0.45 <= slow / (sum(fast) / 7) <= most
 
 
 def test_round_robin_is_what_the_prediction_is_better_than() -> None:

@@ -75,7 +75,7 @@ def test_predicted_seconds_by_hand() -> None:
 
 
 def test_how_much_speed_counts_grows_with_the_load() -> None:
-    for sessions, power in ((0, LEAST_POWER), (24, 0.5), (72, 0.75)):
+    for sessions, power in ((0, LEAST_POWER), (32, 0.5), (96, 0.75)):
         loads = [Load(own=sessions, tokens_per_second=speed, batch=8.0) for speed in (80.0, 80.0, 20.0)]
         assert weights(loads) == pytest.approx([80.0, 80.0, 80.0 * 0.25**power])
     idle = candidates(slow=Load(tokens_per_second=40.0, batch=2.0), fast=Load(tokens_per_second=80.0, batch=2.0))
