@@ -40,6 +40,7 @@ async def test_a_token_that_does_not_come_is_got_elsewhere(stack: StackMaker, mo
         resumed = list(other.opens[-1].token_ids)
         assert resumed == [*PROMPT, *reply.ids][: len(resumed)]
         assert len(resumed) > len(PROMPT)
+        await until(lambda: not hanging.sessions)  # it is told that the session is over
         # What stalled gets nothing new.
         assert [link.breaker_state() for link in s.gateway.fleet.links].count(BreakerState.OPEN) == 1
         opens = len(hanging.opens)

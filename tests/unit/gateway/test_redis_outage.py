@@ -15,7 +15,7 @@ from dartspec.gateway.registry import Registry, ServiceKind
 from dartspec.services.common.config import redis_url, validate
 from dartspec.v1 import gateway_pb2
 from tests.fakes import FakeVerifier, plain_answer, serving
-from tests.unit.gateway.conftest import StackMaker, until
+from tests.unit.gateway.conftest import Stack, StackMaker, until
 from tests.unit.gateway.redis_process import redis_process
 
 BEAT = 0.2
@@ -24,6 +24,13 @@ PROMPT = [1, 2, 3]
 
 def record(address: str) -> gateway_pb2.ServiceRecord:
     return gateway_pb2.ServiceRecord(kind=gateway_pb2.SERVICE_KIND_VERIFIER, address=address, node="n1")
+
+
+async def registry_state(stack: Stack, wanted: int) -> None:
+    """Wait until the gateway says so."""
+    async with asyncio.timeout(20):
+        while (await stack.admin.GetStatus(gateway_pb2.GetStatusRequest())).registry_state != wanted:
+            await asyncio.sleep(0.02)
 
 
 async def test_an_outage_and_an_empty_restart_under_load(stack: StackMaker) -> None:
@@ -55,16 +62,13 @@ async def test_an_outage_and_an_empty_restart_under_load(stack: StackMaker) -> N
 
             asking = [asyncio.create_task(ask()) for _ in range(3)]
             redis.stop()
-            out = gateway_pb2.REGISTRY_STATE_OUT
-            while (await s.admin.GetStatus(gateway_pb2.GetStatusRequest())).registry_state != out:
-                await asyncio.sleep(0.02)
+            await registry_state(s, gateway_pb2.REGISTRY_STATE_OUT)
             so_far = answers
             await asyncio.sleep(3.5)  # longer than records live: three beats of at least a second
             assert answers > so_far
             assert len(s.gateway.fleet.addresses) == 2
             await redis.start()
-            while (await s.admin.GetStatus(gateway_pb2.GetStatusRequest())).registry_state == out:
-                await asyncio.sleep(0.02)
+            await registry_state(s, gateway_pb2.REGISTRY_STATE_CONNECTED)
             running = False
             await asyncio.gather(*asking)
             # Redis, which came back empty, has both again, and so has a gateway that starts now.
@@ -94,10 +98,7 @@ async def test_a_redis_that_hangs_holds_up_nothing(stack: StackMaker) -> None:
             for _ in range(5):
                 await s.generate()
             os.kill(redis.pid, signal.SIGCONT)
-            connected = gateway_pb2.REGISTRY_STATE_CONNECTED
-            async with asyncio.timeout(20):
-                while (await s.admin.GetStatus(gateway_pb2.GetStatusRequest())).registry_state != connected:
-                    await asyncio.sleep(0.02)
+            await registry_state(s, gateway_pb2.REGISTRY_STATE_CONNECTED)
 
 
 async def test_rubbish_in_redis_hides_nobody() -> None:
