@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dartspec.gateway.failover import Failover
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.ledger import Ledger
+from dartspec.gateway.limits import Ends
 from dartspec.gateway.link import VerifierLink
 from dartspec.gateway.plan import Plan
 from dartspec.gateway.rounds import rounds
@@ -24,7 +25,7 @@ MAX_TIME_LEFT_MS = 2**32 - 1  # what the field holds; 49 days
 
 
 class Answer:
-    """Makes the chunks and the finish of a planned request. ``deadline`` is a reading of the loop's clock or None."""
+    """Makes the chunks and the finish of a planned request, on the loop's clock."""
 
     def __init__(
         self,
@@ -33,15 +34,14 @@ class Answer:
         search: TreeSearch,
         ledger: Ledger,
         failover: Failover,
-        *,
-        deadline: float | None,
+        ends: Ends,
     ) -> None:
         self._plan = plan
         self._fleet = fleet
         self._search = search
         self._ledger = ledger
         self._failover = failover
-        self._deadline = deadline
+        self._ends = ends
         self._committed = list(plan.committed)
 
     async def messages(self) -> AsyncGenerator[Chunk | Finish, None]:
@@ -76,9 +76,12 @@ class Answer:
                     async for round in session_rounds:
                         yield round
                         self._failover.progressed()
+                        self._ends.check(_now())
                 return
             except DartspecError as error:
                 log.info("request %s leaves verifier %s: %s", self._plan.start.request_id, link.address, error.message)
+                if isinstance(error, DeadlineExceeded):
+                    raise self._ends.over() from error  # the verifier knows one end only, not whose it is
                 self._failover.failed(link.address, error, _now())
                 self._ledger.left_verifier()
 
@@ -95,11 +98,9 @@ class Answer:
 
     async def _choose(self) -> VerifierLink:
         while True:
-            self._check_deadline()
+            self._ends.check(_now())
             try:
-                return self._fleet.choose(
-                    self._plan.model, needs_head=self._plan.mode is Mode.DART, avoid=self._failover.avoid
-                )
+                return self._fleet.choose(self._plan.model, self._plan.asking, self._failover.avoid)
             except Unavailable as error:
                 pause = self._failover.none_left(error, _now())
             await asyncio.sleep(pause)
@@ -117,13 +118,8 @@ class Answer:
         )
 
     def _time_left_ms(self) -> int:
-        if self._deadline is None:
-            return 0
-        return min(max(1, int(1e3 * (self._deadline - _now()))), MAX_TIME_LEFT_MS)
-
-    def _check_deadline(self) -> None:
-        if self._deadline is not None and _now() >= self._deadline:
-            raise DeadlineExceeded("the request's deadline has passed")
+        left = self._ends.time_left(_now())
+        return 0 if left is None else min(max(1, int(1e3 * left)), MAX_TIME_LEFT_MS)
 
     def _account(self, round: Round) -> None:
         match round.kind:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
-from dartspec.services.common.config import addresses, between, setting, tcp_address
+from dartspec.gateway.limits import Limits
+from dartspec.gateway.router import POLICIES
+from dartspec.services.common.config import addresses, between, redis_url, setting, tcp_address
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,12 @@ class Settings:
     ngram: tuple[str, ...] = setting(
         (), "Address of an ngram service; others may announce themselves.", check=addresses
     )
+    registry: str = setting(
+        "",
+        "Redis that services announce themselves to (--registry), redis://HOST:PORT; default: none.",
+        check=redis_url,
+    )
+    routing: str = setting("dart", "How verifiers are chosen (docs/gateway.md).", choices=POLICIES)
     node: str = setting(platform.node(), "Name of this node; its own ngram service is preferred.")
     mode: str = setting(
         "auto", "Mode of requests that leave the choice to the server.", choices=("auto", "plain", "dart")
@@ -58,6 +66,18 @@ class Settings:
     stall_seconds: float = setting(
         120.0, "A verifier that owes answers and is silent for so long is lost.", check=between(0.1, 3600)
     )
+    queue_seconds: float = setting(
+        10.0, "Wait so long for a verifier that can take a request; 0: not at all.", check=between(0, 3600)
+    )
+    first_token_seconds: float = setting(
+        60.0, "Wait so long for a verifier's first token, then ask another.", check=between(0.1, 86_400)
+    )
+    between_tokens_seconds: float = setting(
+        30.0, "Wait so long for each further token, then go on with another verifier.", check=between(0.1, 86_400)
+    )
+    total_seconds: float = setting(
+        3600.0, "End an answer after so long, from its request's arrival; 0: never.", check=between(0, 10**6)
+    )
     resume_seconds: float = setting(
         10.0, "Look so long for another verifier before an answer that has begun fails.", check=between(0, 3600)
     )
@@ -65,3 +85,15 @@ class Settings:
         5.0, "Pace of announcements; a record expires after three.", check=between(0.1, 3600)
     )
     log_level: str = setting("info", "What is logged on stderr.", choices=("debug", "info", "warning", "error"))
+
+    @property
+    def limits(self) -> Limits:
+        """The time limits together."""
+        return Limits(
+            queue=self.queue_seconds,
+            first_token=self.first_token_seconds,
+            between_tokens=self.between_tokens_seconds,
+            total=self.total_seconds or None,
+            stall=self.stall_seconds,
+            resume=self.resume_seconds,
+        )

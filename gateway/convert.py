@@ -152,12 +152,9 @@ def record_from_proto(message: gateway_pb2.ServiceRecord) -> Record:
         kind=ServiceKind(message.kind),
         address=message.address,
         node=message.node,
+        model=message.model,
+        model_fingerprint=message.model_fingerprint,
         tokenizer_fingerprints=tuple(message.tokenizer_fingerprints),
         draining=message.draining,
         load=message.load if message.HasField("load") else None,
     )
-
-
-def kv_share(load: common_pb2.LoadReport) -> float:
-    """Part of a verifier's KV cache that is in use, in [0, 1]."""
-    return min(1.0, load.kv_used / load.kv_capacity) if load.kv_capacity else 0.0

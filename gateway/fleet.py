@@ -5,24 +5,51 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection
+from dataclasses import dataclass
 
+from dartspec.gateway.affinity import PrefixMemory
+from dartspec.gateway.limits import Limits
 from dartspec.gateway.link import VerifierLink
 from dartspec.gateway.model import Model, ModelSource
-from dartspec.gateway.registry import Registry, ServiceKind
-from dartspec.gateway.router import choose
+from dartspec.gateway.registry import Record, Registry, ServiceKind
+from dartspec.gateway.route import ANYWHERE, REPLICA_KEY, Route
+from dartspec.gateway.router import Candidate, Wanted, choose
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 
 RECONCILE_SECONDS = 1.0
 RETRY_AFTER_MS = 1000
 
 
+FIRST_TYPICAL_TOKENS = 128.0
+TYPICAL_SHARE = 0.02  # of one more answer in their mean length
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a request asks of a verifier.
+
+    prompt_tokens, max_tokens: how many. blocks: hashes of the prompt's blocks (`affinity.block_hashes`).
+    """
+
+    needs_head: bool = False
+    prompt_tokens: int = 0
+    max_tokens: int = 1
+    blocks: tuple[int, ...] = ()
+    route: Route = ANYWHERE
+
+
 class Fleet:
     """Follows the registry: a link for each verifier that it names; each link lives and fails by itself."""
 
-    def __init__(self, registry: Registry, *, stall_seconds: float, rng: random.Random) -> None:
+    def __init__(self, registry: Registry, *, routing: str, limits: Limits, rng: random.Random) -> None:
+        self.routing = routing
         self._registry = registry
-        self._stall_seconds = stall_seconds
+        self._limits = limits
         self._rng = rng
+        self._turn = 0
+        self._prefixes = PrefixMemory()
+        self._typical_tokens = FIRST_TYPICAL_TOKENS
+        self._held: set[str] = set()
         self._models = ModelSource()
         self._links: dict[str, VerifierLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -81,31 +108,81 @@ class Fleet:
                 return link.model
         raise AssertionError("a name without a model")
 
-    def choose(self, model: Model, *, needs_head: bool, avoid: Collection[str] = ()) -> VerifierLink:
-        """The verifier for the next session of a request to this model.
+    @property
+    def links(self) -> list[VerifierLink]:
+        """All of them, by address."""
+        return [self._links[address] for address in sorted(self._links)]
 
-        Raises Unavailable when there is none, FailedPrecondition when none of those up has a draft head.
+    @property
+    def models(self) -> list[str]:
+        """Names of the models that a verifier serves, or served when it was last up."""
+        return sorted({link.model.name for link in self._links.values() if link.model})
+
+    def records(self) -> dict[str, Record]:
+        """What the registry says of verifiers, by address."""
+        return {record.address: record for record in self._registry.records(ServiceKind.VERIFIER)}
+
+    def hold(self, address: str, *, held: bool) -> None:
+        """Give a verifier nothing new, or use it again. Raises NotFound for an unknown address."""
+        if address not in self._links and address not in self._held:
+            raise NotFound(f"address: no verifier {address!r} is known here", field="address")
+        (self._held.add if held else self._held.discard)(address)
+        if address in self._links:
+            self._links[address].held = held
+
+    def able(self, model: Model, asking: Asking) -> list[VerifierLink]:
+        """Verifiers that could take the request if they are not full.
+
+        Raises Unavailable when there is none now; NotFound for a replica that nobody knows; FailedPrecondition for one
+        that does not serve the model, and when none of those up has a draft head that is needed.
         """
+        links = self.links
+        if asking.route.replica:
+            links = [link for link in links if link.address == asking.route.replica]
+            if not links:
+                raise NotFound(f"{REPLICA_KEY}: no verifier {asking.route.replica!r} is known here", field=REPLICA_KEY)
+            if links[0].up and links[0].model is not None and links[0].model.key != model.key:
+                raise FailedPrecondition(
+                    f"{REPLICA_KEY}: {asking.route.replica} does not serve this {model.name}", field=REPLICA_KEY
+                )
         serving = [
             link
-            for link in self._links.values()
+            for link in links
             if link.up and not link.draining and link.model is not None and link.model.key == model.key
         ]
-        able = [link for link in serving if link.model is not None and (link.model.has_head or not needs_head)]
+        able = [link for link in serving if link.model is not None and (link.model.has_head or not asking.needs_head)]
         if serving and not able:
             raise FailedPrecondition(
                 f"mode: no verifier of {model.name} has a draft head; use MODE_AUTO or MODE_PLAIN", field="mode"
             )
-        candidates = [(link, link.load()) for link in able if link.address not in avoid]
-        if not candidates:
+        # Whoever names a replica wants to see what it does, broken or not.
+        able = able if asking.route.replica else [link for link in able if link.allowed()]
+        if not able:
             raise Unavailable(f"no verifier of {model.name} is available", retry_after_ms=RETRY_AFTER_MS)
-        return choose(candidates, self._rng)
+        return able
+
+    def choose(self, model: Model, asking: Asking, avoid: Collection[str] = ()) -> VerifierLink:
+        """The verifier for the next session of a request to this model. Raises as `able` does."""
+        links = [link for link in self.able(model, asking) if link.address not in avoid]
+        if not links:
+            raise Unavailable(f"no verifier of {model.name} is available", retry_after_ms=RETRY_AFTER_MS)
+        known = self._prefixes.known_tokens(asking.blocks)
+        candidates = [Candidate(link, link.load(), known.get(link.address, 0)) for link in links]
+        wanted = Wanted(asking.prompt_tokens, min(asking.max_tokens, self._typical_tokens), self._typical_tokens)
+        chosen = choose(asking.route.routing or self.routing, candidates, wanted, self._rng, self._turn)
+        self._turn += 1
+        self._prefixes.remember(asking.blocks, chosen.address)
+        return chosen
+
+    def _answered(self, tokens: int) -> None:
+        self._typical_tokens += (tokens - self._typical_tokens) * TYPICAL_SHARE
 
     def _reconcile(self) -> None:
-        records = {record.address: record for record in self._registry.records(ServiceKind.VERIFIER)}
+        records = self.records()
         for address, record in records.items():
             if address not in self._links:
-                link = VerifierLink(address, self._models, stall_seconds=self._stall_seconds)
+                link = VerifierLink(address, self._models, self._limits, self._answered)
+                link.held = address in self._held
                 self._links[address] = link
                 self._tasks[address] = asyncio.create_task(link.run())
             self._links[address].retiring = record.draining

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import grpc
 
@@ -11,6 +12,7 @@ from dartspec.gateway.api_keys import ApiKeys
 from dartspec.gateway.convert import record_from_proto, request_from_proto, response_to_proto
 from dartspec.gateway.grpc_keys import authorization
 from dartspec.gateway.registry import Registry
+from dartspec.gateway.route import route_from_metadata
 from dartspec.gateway.service import Generation
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -27,8 +29,10 @@ class GatewayServicer(gateway_pb2_grpc.GatewayServiceServicer):
     ) -> None:
         # Writing here rather than yielding: a client that goes away cancels the write or the wait for the next
         # message, and either closes the answer at once.
-        client = self._keys.client(authorization(context.invocation_metadata()))
-        answer = self._generation.generate(request_from_proto(request), context.time_remaining(), client)
+        metadata = context.invocation_metadata()
+        client = self._keys.client(authorization(metadata))
+        asked = replace(request_from_proto(request), route=route_from_metadata(metadata or ()))
+        answer = self._generation.generate(asked, context.time_remaining(), client)
         async with aclosing(answer) as messages:
             async for message in messages:
                 await context.write(response_to_proto(message))

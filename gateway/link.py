@@ -6,17 +6,28 @@ import asyncio
 import itertools
 import logging
 import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from dartspec.gateway.convert import kv_share
+from dartspec.gateway.breaker import Breaker, BreakerState
+from dartspec.gateway.limits import Limits, Stalled
 from dartspec.gateway.model import CALL_SECONDS, Model, ModelSource
+from dartspec.gateway.replica_load import ReplicaLoad
 from dartspec.gateway.router import Load
 from dartspec.gateway.session import Session
-from dartspec.gateway.types import Opening
+from dartspec.gateway.types import Mode, Opening
 from dartspec.services.common.channel import error_from_rpc, open_channel
-from dartspec.services.common.errors import DartspecError, FailedPrecondition, Unavailable
+from dartspec.services.common.errors import (
+    DartspecError,
+    FailedPrecondition,
+    InternalError,
+    Unavailable,
+    error_from_code,
+)
 from dartspec.v1 import common_pb2, verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -26,30 +37,48 @@ FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
 
 
+@dataclass
+class _Open:
+    """A session on the stream. first_n: its n when it was opened. heard_at: when it last got tokens; None before."""
+
+    session: Session
+    mode: Mode
+    first_n: int
+    heard_at: float | None = None
+
+
 class VerifierLink:
     """Connects, and connects again whenever the stream is lost; the sessions of a lost stream fail with Unavailable.
 
-    model: as last described, also while the verifier is down. up: sessions can be opened. retiring: the registry says
-    that it drains, or no longer names it. tried: set once the first attempt to connect has ended. ``stall_seconds``: a
-    verifier that owes rounds and is silent for longer is lost.
+    model: as last described, also while the verifier is down. up: there is a stream. retiring: the registry says that
+    it drains, or no longer names it. held: this gateway was told to drain it. tried: set once the first attempt to
+    connect has ended. opened: sessions by mode since the start. ``answered`` gets the number of tokens of each session
+    that ends.
     """
 
-    def __init__(self, address: str, models: ModelSource, *, stall_seconds: float) -> None:
+    def __init__(
+        self, address: str, models: ModelSource, limits: Limits, answered: Callable[[int], None] = lambda tokens: None
+    ) -> None:
         self.address = address
         self.model: Model | None = None
+        self.max_sessions = 0
         self.up = False
         self.retiring = False
+        self.held = False
         self.tried = asyncio.Event()
+        self.breaker = Breaker()
+        self.opened: Counter[Mode] = Counter()
         self._models = models
-        self._stall_seconds = stall_seconds
-        self._report = common_pb2.LoadReport()
+        self._limits = limits
+        self._answered = answered
+        self._load = ReplicaLoad()
         self._announced: common_pb2.LoadReport | None = None
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, _Open] = {}
         self._ids = itertools.count(1)
         self._outgoing: list[verifier_pb2.Command] = []
         self._wake = asyncio.Event()
-        self._opened_since_report = 0
         self._heard_at = 0.0
+        self._progress_at = 0.0
 
     @property
     def sessions(self) -> int:
@@ -57,19 +86,36 @@ class VerifierLink:
         return len(self._sessions)
 
     @property
+    def open_by_mode(self) -> Counter[Mode]:
+        """Sessions that are open on the stream, by mode."""
+        return Counter(one.mode for one in self._sessions.values())
+
+    @property
     def draining(self) -> bool:
-        """Its sessions go on to their end, no new one is wanted: as the registry or the verifier itself says."""
-        return self.retiring or self._report.draining
+        """Its sessions go on to their end, no new one is wanted: as an operator, the registry or itself says."""
+        return self.held or self.retiring or self._load.report.draining
+
+    @property
+    def report(self) -> common_pb2.LoadReport:
+        """The last load report."""
+        return self._load.report
+
+    def breaker_state(self) -> BreakerState:
+        """Of its breaker, now."""
+        return self.breaker.state(_now())
+
+    def allowed(self) -> bool:
+        """Whether its breaker lets a new session through."""
+        return self.breaker.allows(_now())
 
     def load(self) -> Load:
         """For the router."""
-        return Load(self._report.sessions, self.sessions, self._opened_since_report, kv_share(self._report))
+        return self._load.load(self.sessions)
 
     def announced(self, load: common_pb2.LoadReport) -> None:
         """Take the load of an announcement; a stream that is in use knows better."""
         if load is not self._announced and not self._sessions:
-            self._report = load
-            self._opened_since_report = 0
+            self._load.reported(load, _now())
         self._announced = load
 
     def open(self, opening: Opening) -> Session:
@@ -77,16 +123,21 @@ class VerifierLink:
         if not self.up:
             raise Unavailable(f"verifier {self.address} is not connected")
         session = Session(next(self._ids), opening, self._send, self._end)
-        self._sessions[session.id] = session
-        self._opened_since_report += 1
+        self._sessions[session.id] = _Open(session, opening.mode, session.n)
+        self.opened[opening.mode] += 1
+        self._load.sent(opening)
+        self.breaker.began(session, _now())
         return session
 
     async def run(self) -> None:
         """Keep the stream alive until cancelled."""
         pause = FIRST_RETRY_SECONDS
         while True:
+            stalled = False
             try:
                 await self._serve()
+            except Stalled as error:
+                reason, stalled = error.message, True
             except (DartspecError, grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as error:
                 reason = _explain(error, self.address)
             except Exception as error:  # a fault of ours must not end the link for good
@@ -95,7 +146,7 @@ class VerifierLink:
             finally:
                 was_up, self.up = self.up, False
                 self.tried.set()
-                self._fail_sessions(Unavailable(f"the stream to verifier {self.address} is lost"))
+                self._lose_sessions(stalled)
             if was_up:
                 pause = FIRST_RETRY_SECONDS
             log.log(logging.WARNING if was_up else logging.INFO, "verifier %s: %s", self.address, reason)
@@ -109,7 +160,8 @@ class VerifierLink:
             call = stub.Rounds()
             try:
                 await self._say_hello(call, described.hello)
-                self._report = described.load
+                self.max_sessions = described.max_sessions
+                self._load.reported(described.load, _now())
                 self._connected()
                 await _first_to_end(self._read(call), self._write(call), self._watch())
             finally:
@@ -128,8 +180,7 @@ class VerifierLink:
     def _connected(self) -> None:
         self._outgoing.clear()
         self._wake.clear()
-        self._opened_since_report = 0
-        self._heard_at = _now()
+        self._heard_at = self._progress_at = _now()
         self.up = True
         self.tried.set()
         log.info("verifier %s serves %s", self.address, self.model.name if self.model else "")
@@ -138,13 +189,24 @@ class VerifierLink:
         while (response := await call.read()) is not grpc.aio.EOF:
             self._heard_at = _now()
             if response.HasField("load"):
-                self._report = response.load
-                self._opened_since_report = 0
+                self._load.reported(response.load, _now())
             for event in response.events:
-                session = self._sessions.get(event.session)
-                if session is not None:
-                    session.deliver(event)
+                one = self._sessions.get(event.session)
+                if one is not None:
+                    one.session.deliver(event)
+                    self._judge(one, event)
         raise Unavailable("ended the stream")
+
+    def _judge(self, one: _Open, event: verifier_pb2.Event) -> None:
+        """Tell the breaker what an event says about the verifier, once its session has taken it."""
+        if event.HasField("failed"):
+            if _own_fault(event.failed):
+                self.breaker.failed(self._heard_at)
+        elif one.session.id in self._sessions or event.round.finish_reason:
+            one.heard_at = self._progress_at = self._heard_at
+            self.breaker.succeeded()
+        else:  # it broke the protocol, and the session ended itself
+            self.breaker.failed(self._heard_at)
 
     async def _write(self, call: Any) -> None:
         # Sessions that were woken by one response run before this does, so their commands leave in one message.
@@ -156,32 +218,52 @@ class VerifierLink:
                 await call.write(verifier_pb2.RoundsRequest(commands=commands))
 
     async def _watch(self) -> None:
+        """Keep the time limits of sessions that are owed rounds, and give up a stream that is silent for too long."""
         while True:
-            await asyncio.sleep(self._stall_seconds / 8)
+            await asyncio.sleep(self._limits.tick)
             now = _now()
-            for session in self._sessions.values():
-                silent = now - max(session.asked_at, self._heard_at)
-                if session.credit and silent > self._stall_seconds:
-                    raise Unavailable(f"owes rounds and is silent for {silent:.0f} s")
+            for one in [one for one in self._sessions.values() if one.session.credit]:
+                silent = now - max(one.session.asked_at, self._heard_at)
+                if silent > self._limits.stall:
+                    raise Stalled(f"owes rounds and is silent for {silent:.0f} s (--stall-seconds)")
+                waits_since = max(one.session.asked_at, one.heard_at or 0.0)
+                problem = self._limits.exceeded(begun=one.heard_at is not None, waited=now - waits_since)
+                if problem:
+                    self.breaker.failed(now, stalled=self._progress_at <= waits_since)
+                    one.session.fail(Stalled(f"verifier {self.address}: {problem}"))
+                    self._tell_closed(one.session)
 
     def _send(self, command: verifier_pb2.Command) -> None:
         self._outgoing.append(command)
         self._wake.set()
 
     def _end(self, session: Session, tell_verifier: bool) -> None:
-        self._sessions.pop(session.id, None)
-        if not tell_verifier:
-            return
+        one = self._sessions.pop(session.id, None)
+        self.breaker.ended(session)
+        if one is not None and session.n > one.first_n:
+            self._answered(session.n - one.first_n)
+        if tell_verifier:
+            self._tell_closed(session)
+
+    def _tell_closed(self, session: Session) -> None:
         unsent = [command for command in self._outgoing if command.session == session.id]
         if unsent:
             self._outgoing = [command for command in self._outgoing if command.session != session.id]
         if not any(command.HasField("open") for command in unsent):
             self._send(verifier_pb2.Command(session=session.id, close=verifier_pb2.CloseCommand()))
 
-    def _fail_sessions(self, error: DartspecError) -> None:
-        for session in list(self._sessions.values()):
-            session.fail(error)
+    def _lose_sessions(self, stalled: bool) -> None:
+        if any(one.session.credit for one in self._sessions.values()):
+            self.breaker.failed(_now(), stalled=stalled)
+        for one in list(self._sessions.values()):
+            one.session.fail(Unavailable(f"the stream to verifier {self.address} is lost"))
         self._outgoing.clear()
+
+
+def _own_fault(failed: verifier_pb2.FailedEvent) -> bool:
+    """Whether a failure says that the verifier is broken; a refusal with a time to ask again does not."""
+    error = error_from_code(failed.code, failed.message)
+    return isinstance(error, InternalError) or (isinstance(error, Unavailable) and not failed.retry_after_ms)
 
 
 async def _first_to_end(*coroutines: Any) -> None:

@@ -30,6 +30,7 @@ class Model:
 
     name: str
     key: tuple[str, ...]
+    fingerprint: str
     tokenizer_fingerprint: str
     context_length: int
     vocab_size: int
@@ -59,6 +60,7 @@ class ModelSource:
         model = Model(
             name=described.model,
             key=(described.model, *cached, hello.sampler, described.dtype),
+            fingerprint=hello.model_fingerprint,
             tokenizer_fingerprint=hello.tokenizer_fingerprint,
             context_length=described.context_length,
             vocab_size=described.vocab_size,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dartspec.gateway.affinity import block_hashes
 from dartspec.gateway.config import Settings
+from dartspec.gateway.fleet import Asking
 from dartspec.gateway.model import Model
 from dartspec.gateway.request import Request, checked_request_id
 from dartspec.gateway.sampling_defaults import check_stop_strings, choose_seed, complete_sampling
@@ -20,7 +22,8 @@ class Plan:
     """How to make one answer.
 
     committed: tokens that it begins with; stream: has taken them. ended and ended_stop: why nothing is left to do,
-    when the committed tokens end the answer. mode: the one in force, after the server's setting.
+    when the committed tokens end the answer. mode: the one in force, after the server's setting. asking: what a
+    verifier must have and do for it.
     """
 
     start: Start
@@ -31,6 +34,7 @@ class Plan:
     stream: AnswerStream
     ended: FinishReason
     ended_stop: str
+    asking: Asking
 
 
 async def make_plan(request: Request, model: Model, settings: Settings) -> Plan:
@@ -59,7 +63,14 @@ async def make_plan(request: Request, model: Model, settings: Settings) -> Plan:
         prompt_token_ids=tuple(prompt),
         mode=request.mode,
     )
-    return Plan(start, model, mode, mode_reason, request.committed_token_ids, stream, ended, ended_stop)
+    asking = Asking(
+        needs_head=mode is Mode.DART,
+        prompt_tokens=len(prompt) + len(request.committed_token_ids),
+        max_tokens=sampling.max_tokens,
+        blocks=block_hashes(model.key, prompt),
+        route=request.route,
+    )
+    return Plan(start, model, mode, mode_reason, request.committed_token_ids, stream, ended, ended_stop, asking)
 
 
 def _resume(

@@ -1,4 +1,7 @@
-"""Which services there are: static addresses, and records that services announce and renew."""
+"""Which services there are: static addresses, and records that services announce and renew.
+
+In memory, which is all that the rest of the gateway ever asks. `registry_feed` renews records in it from Redis.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,15 @@ class ServiceKind(enum.IntEnum):
 class Record:
     """A service that can be used.
 
-    load: of a verifier that announces itself, when the record was made. expires: a reading of the registry's clock;
-    None is never.
+    model, model_fingerprint: verifiers only, as announced. load: of a verifier that announces itself, when the record
+    was made. expires: a reading of the registry's clock; None is never.
     """
 
     kind: ServiceKind
     address: str
     node: str = ""
+    model: str = ""
+    model_fingerprint: str = ""
     tokenizer_fingerprints: tuple[str, ...] = ()
     draining: bool = False
     load: common_pb2.LoadReport | None = field(default=None, compare=False)
@@ -46,18 +51,20 @@ class Registry:
         self._interval = interval
         self._clock = clock
 
-    def announce(self, record: Record) -> int:
-        """Take a heartbeat. Returns within how many milliseconds the next one is expected."""
+    def announce(self, record: Record, interval: float | None = None) -> int:
+        """Take a heartbeat. Returns within how many milliseconds the next one is expected.
+
+        ``interval``: seconds to the next one, where the service has a pace of its own.
+        """
+        interval = interval or self._interval
         if not record.address:
             raise InvalidArgument("record.address", "must not be empty")
         key = (record.kind, record.address)
         self._expire()
         if key not in self._announced and len(self._announced) >= MAX_RECORDS:
-            raise ResourceExhausted(
-                f"{MAX_RECORDS} services are announced already", retry_after_ms=int(1e3 * self._interval)
-            )
-        self._announced[key] = replace(record, expires=self._clock() + MISSED_BEATS * self._interval)
-        return int(1e3 * self._interval)
+            raise ResourceExhausted(f"{MAX_RECORDS} services are announced already", retry_after_ms=int(1e3 * interval))
+        self._announced[key] = replace(record, expires=self._clock() + MISSED_BEATS * interval)
+        return int(1e3 * interval)
 
     def records(self, kind: ServiceKind) -> list[Record]:
         """Those that are alive, static ones first. What a static service announces about itself counts."""

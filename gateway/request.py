@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dartspec.gateway.prompt import PromptBuilder
+from dartspec.gateway.route import ANYWHERE, Route
 from dartspec.gateway.types import Mode
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.v1 import common_pb2
@@ -50,6 +51,7 @@ class Request:
     stop: tuple[str, ...]
     mode: Mode
     request_id: str
+    route: Route = ANYWHERE
 
 
 def checked_request_id(request_id: str) -> str:

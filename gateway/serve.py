@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from dartspec.gateway.admin import AdminServicer, Status
 from dartspec.gateway.api_keys import ApiKeys
 from dartspec.gateway.config import Settings
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.grpc_front import GatewayServicer, RegistryServicer
 from dartspec.gateway.grpc_keys import KeyInterceptor
 from dartspec.gateway.registry import Record, Registry, ServiceKind
+from dartspec.gateway.registry_feed import RegistryFeed
 from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.service import Generation
 from dartspec.services.common.server import Server, wait_for_stop_signal
@@ -23,7 +25,7 @@ from dartspec.v1 import gateway_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-SERVICES = ("dartspec.v1.GatewayService", "dartspec.v1.RegistryService")
+SERVICES = ("dartspec.v1.GatewayService", "dartspec.v1.RegistryService", "dartspec.v1.AdminService")
 FIRST_ATTEMPT_SECONDS = 10.0
 
 
@@ -41,7 +43,8 @@ class Gateway:
 async def running(settings: Settings) -> AsyncIterator[Gateway]:
     """A gateway that answers, its static verifiers tried once; stopped on leaving."""
     registry = Registry(_static_records(settings), interval=settings.heartbeat_seconds, clock=time.monotonic)
-    fleet = Fleet(registry, stall_seconds=settings.stall_seconds, rng=random.Random())
+    fleet = Fleet(registry, routing=settings.routing, limits=settings.limits, rng=random.Random())
+    feed = _feed(settings, registry, fleet)
     search = TreeSearch(registry, settings)
     generation = Generation(fleet, search, settings)
     keys = ApiKeys.read(settings.api_keys_file)
@@ -50,8 +53,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     gateway_pb2_grpc.add_RegistryServiceServicer_to_server(
         RegistryServicer(registry, fleet.registry_changed), server.grpc_server
     )
+    status = Status(fleet, registry, generation, feed, time.monotonic, time.monotonic())
+    gateway_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(status), server.grpc_server)
     addresses = await server.start(settings.listen)
-    following = asyncio.create_task(fleet.run())
+    background = [asyncio.create_task(fleet.run())]
+    if feed is not None:
+        background.append(asyncio.create_task(feed.run()))
     try:
         async with _http(settings, generation, fleet, keys) as http:
             await fleet.first_attempts(FIRST_ATTEMPT_SECONDS)
@@ -59,8 +66,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             yield Gateway(addresses, http, generation, fleet)
     finally:
         await server.stop()
-        following.cancel()
-        await asyncio.wait([following])
+        for task in background:
+            task.cancel()
+        await asyncio.wait(background)
         await search.close()
 
 
@@ -91,6 +99,12 @@ async def _http(settings: Settings, generation: Generation, fleet: Fleet, keys: 
             exits.push_async_callback(front.stop)
             log.info("OpenAI-style API on %s/v1", url)
         yield url
+
+
+def _feed(settings: Settings, registry: Registry, fleet: Fleet) -> RegistryFeed | None:
+    if not settings.registry:
+        return None
+    return RegistryFeed(settings.registry, registry, fleet.registry_changed)
 
 
 def _static_records(settings: Settings) -> tuple[Record, ...]:

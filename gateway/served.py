@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from dartspec.gateway.fleet import Fleet
-from dartspec.gateway.link import VerifierLink
 from dartspec.gateway.model import Model
 
 
 def models(fleet: Fleet) -> list[Model]:
     """One of each name, by name; those whose verifiers are down for now included, as `Fleet.model` finds them."""
-    names = {link.model.name for link in _links(fleet) if link.model is not None}
+    names = {link.model.name for link in fleet.links if link.model is not None}
     return [fleet.model(name) for name in sorted(names)]
 
 
 def ready(fleet: Fleet) -> bool:
     """Whether a verifier is connected and takes sessions."""
-    return any(link.up and not link.draining for link in _links(fleet))
-
-
-def _links(fleet: Fleet) -> list[VerifierLink]:
-    return list(fleet._links.values())
+    return any(link.up and not link.draining for link in fleet.links)

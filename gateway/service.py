@@ -14,13 +14,14 @@ from dartspec.gateway.config import Settings
 from dartspec.gateway.failover import Failover
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.ledger import Ledger
+from dartspec.gateway.limits import Ends
 from dartspec.gateway.model import Model
 from dartspec.gateway.plan import Plan, make_plan
 from dartspec.gateway.request import Request
 from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.stats import Stats
-from dartspec.gateway.types import Chunk, Finish, Mode, Start
-from dartspec.services.common.errors import ResourceExhausted
+from dartspec.gateway.types import Chunk, Finish, Start
+from dartspec.services.common.errors import ResourceExhausted, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +88,16 @@ class Generation:
     async def _plan(self, request: Request) -> Plan:
         plan = await make_plan(request, self._fleet.model(request.model), self._settings)
         # What no verifier can do is said before the answer begins.
-        self._fleet.choose(plan.model, needs_head=plan.mode is Mode.DART)
+        try:
+            self._fleet.able(plan.model, plan.asking)
+        except Unavailable:
+            if not self._settings.queue_seconds:
+                raise
         return plan
 
     def _answer(self, plan: Plan, ledger: Ledger, time_left: float | None) -> AsyncGenerator[Chunk | Finish, None]:
-        failover = Failover(self._settings.resume_seconds, begun=bool(plan.committed))
-        deadline = None if time_left is None else ledger.arrived + time_left
-        answer = Answer(plan, self._fleet, self._search, ledger, failover, deadline=deadline)
+        limits = self._settings.limits
+        failover = Failover(limits.resume, begun=bool(plan.committed), queue=limits.queue)
+        ends = Ends(ledger.arrived, time_left, limits.total)
+        answer = Answer(plan, self._fleet, self._search, ledger, failover, ends)
         return ahead(answer.messages(), READ_AHEAD)

@@ -1,4 +1,4 @@
-"""Heartbeats by which a service announces itself to gateways, without any registry in between."""
+"""Heartbeats by which a service announces itself: to gateways, and to a registry that gateways read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import grpc
 
 from dartspec.services.common.channel import open_channel
 from dartspec.services.common.credentials import credentials
+from dartspec.services.common.redis_records import announce_to_redis
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -18,9 +19,16 @@ RETRY_SECONDS = 1.0
 CALL_SECONDS = 2.0
 
 
-async def announce_forever(gateways: Sequence[str], record: Callable[[], gateway_pb2.ServiceRecord]) -> None:
-    """Send ``record()`` to every gateway at the pace that each asks for, until cancelled. Failures are retried."""
+async def announce_forever(
+    gateways: Sequence[str], record: Callable[[], gateway_pb2.ServiceRecord], registry: str = ""
+) -> None:
+    """Send ``record()`` to every gateway at the pace that each asks for, until cancelled. Failures are retried.
+
+    ``registry``: URL of a Redis that gets it too, if not empty.
+    """
     async with asyncio.TaskGroup() as group:
+        if registry:
+            group.create_task(announce_to_redis(registry, record))
         for address in gateways:
             group.create_task(_announce(address, record))
 

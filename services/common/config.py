@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import types
 import typing
+import urllib.parse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,6 +64,23 @@ def tcp_address(value: str) -> str | None:
     if value.startswith("unix:"):
         return f'must be "host:port", got {value!r}'
     return address_problem(value) if value else None
+
+
+def redis_url(value: str) -> str | None:
+    """A check that the value is empty or a URL of Redis, and that the client package is there."""
+    if not value:
+        return None
+    scheme, _, place = value.partition("://")
+    try:
+        parts = urllib.parse.urlsplit(value)
+        good = place.startswith("/") if scheme == "unix" else parts.hostname and parts.port != 0
+    except ValueError:  # of the port
+        good = False
+    if scheme not in ("redis", "rediss", "unix") or not good:
+        return "must be redis://HOST:PORT, rediss://HOST:PORT (TLS) or unix:///path"
+    if importlib.util.find_spec("redis") is None:
+        return "needs the package redis, which is not installed: pip install 'dartspec[redis]'"
+    return None
 
 
 def flag_name(field_name: str) -> str:

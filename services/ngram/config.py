@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dartspec.services.common.config import addresses, between, setting, tcp_address
+from dartspec.services.common.config import addresses, between, redis_url, setting, tcp_address
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.common.size import at_least, parse_size
 from dartspec.services.ngram.inputs import FORMATS, Reading
@@ -87,6 +87,9 @@ class ServeSettings:
         "", 'Address for Prometheus metrics over HTTP, "host:port" (0: a free port); default: none.', check=tcp_address
     )
     announce: tuple[str, ...] = setting((), "Gateway to announce this service to; repeatable.", check=addresses)
+    registry: str = setting(
+        "", "Redis to announce this service to, redis://HOST:PORT; gateways read it there.", check=redis_url
+    )
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
     node: str = setting("", "Name of this node; default: the host's name.")
     log_level: str = setting("info", "Log level.", choices=("debug", "info", "warning", "error"))

@@ -106,7 +106,7 @@ def _metrics(server: ngram_index.Server, reloader: Reloader, listen: str) -> Ite
 
 
 async def _announce(settings: ServeSettings, addresses: Sequence[str], fingerprints: Sequence[str]) -> None:
-    if not settings.announce:
+    if not settings.announce and not settings.registry:
         return
 
     def record() -> gateway_pb2.ServiceRecord:
@@ -117,4 +117,4 @@ async def _announce(settings: ServeSettings, addresses: Sequence[str], fingerpri
             tokenizer_fingerprints=fingerprints,
         )
 
-    await announce_forever(settings.announce, record)
+    await announce_forever(settings.announce, record, settings.registry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dartspec.services.common.config import addresses, between, setting, tcp_address
+from dartspec.services.common.config import addresses, between, redis_url, setting, tcp_address
 from dartspec.services.common.size import at_least
 
 ADAPTIVE = "adaptive"
@@ -60,6 +60,9 @@ class VerifierSettings:
         check=addresses,
     )
     announce: tuple[str, ...] = setting((), "Gateway to announce this verifier to; repeatable.", check=addresses)
+    registry: str = setting(
+        "", "Redis to announce this verifier to, redis://HOST:PORT; gateways read it there.", check=redis_url
+    )
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
     node: str = setting("", "Name of this node; default: the host's name.")
     top_k: int = setting(25, "Candidates that the head offers for each position.", check=between(1, 256))

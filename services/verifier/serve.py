@@ -138,11 +138,13 @@ async def _announced(
             node=settings.node or socket.gethostname(),
             model=replica.description.model,
             tokenizer_fingerprints=[replica.tokenizer.fingerprint],
+            model_fingerprint=replica.hello.model_fingerprint,
+            max_sessions=replica.description.max_sessions,
             load=load_to_proto(load),
             draining=load.draining,
         )
 
-    announcing = asyncio.create_task(announce_forever(settings.announce, record))
+    announcing = asyncio.create_task(announce_forever(settings.announce, record, settings.registry))
     try:
         yield
     finally:

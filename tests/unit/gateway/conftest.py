@@ -54,15 +54,16 @@ class Stack:
     gateway: Gateway
     stub: gateway_pb2_grpc.GatewayServiceStub
     registry: gateway_pb2_grpc.RegistryServiceStub
+    admin: Any = None
 
-    def call(self, timeout: float | None = 30.0, **fields: Any) -> Any:
+    def call(self, timeout: float | None = 30.0, metadata: Any = None, **fields: Any) -> Any:
         """A Generate call; ``sampling`` is a dict; temperature, prompt and seed have defaults, None is absent."""
         sampling = {"temperature": 0.0, "max_tokens": 24, **fields.pop("sampling", {})}
         if not fields.keys() & {"chat", "text", "token_ids"}:
             fields["token_ids"] = gateway_pb2.TokenIds(ids=[1, 2, 3])
         fields = {"seed": 0, **fields}
         request = gateway_pb2.GenerateRequest(sampling=common_pb2.Sampling(**sampling), **fields)
-        return self.stub.Generate(request, timeout=timeout)
+        return self.stub.Generate(request, timeout=timeout, metadata=metadata)
 
     async def generate(self, **fields: Any) -> Reply:
         """A whole answer; fails unless it is one start, chunks without gap or repetition, one finish."""
@@ -114,7 +115,7 @@ def stack() -> StackMaker:
             async def address(service: FakeVerifier | FakeNgram | str) -> str:
                 return service if isinstance(service, str) else await exits.enter_async_context(serving(service))
 
-            chosen = {"search_timeout_ms": SEARCH_MS, "listen": ("127.0.0.1:0",), **settings}
+            chosen = {"search_timeout_ms": SEARCH_MS, "listen": ("127.0.0.1:0",), "queue_seconds": 0.0, **settings}
             complete = Settings(
                 verifier=tuple([await address(service) for service in verifiers]),
                 ngram=tuple([await address(service) for service in ngrams]),
@@ -123,7 +124,10 @@ def stack() -> StackMaker:
             gateway = await exits.enter_async_context(running(complete))
             channel = await exits.enter_async_context(open_channel(gateway.addresses[0]))
             yield Stack(
-                gateway, gateway_pb2_grpc.GatewayServiceStub(channel), gateway_pb2_grpc.RegistryServiceStub(channel)
+                gateway,
+                gateway_pb2_grpc.GatewayServiceStub(channel),
+                gateway_pb2_grpc.RegistryServiceStub(channel),
+                gateway_pb2_grpc.AdminServiceStub(channel),
             )
 
     return make

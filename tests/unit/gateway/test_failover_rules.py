@@ -41,7 +41,7 @@ def test_an_answer_that_has_begun_waits_until_its_patience_ends() -> None:
     assert failover.none_left(NONE, 5.0) == 0.1
     assert failover.avoid == set()
     failover.failed("a", ResourceExhausted("full", retry_after_ms=400), 9.0)
-    assert failover.none_left(NONE, 14.9) == 0.4
+    assert failover.none_left(NONE, 14.5) == 0.4
     with pytest.raises(ResourceExhausted):
         failover.none_left(NONE, 15.0)
 

@@ -187,7 +187,7 @@ async def test_a_client_that_goes_away_while_queued_frees_its_session(stack: Sta
 async def test_the_deadline_is_passed_on_and_kept(stack: StackMaker) -> None:
     verifier = FakeVerifier()
     verifier.step_seconds = 0.02
-    async with stack([verifier]) as s:
+    async with stack([verifier], total_seconds=0.0) as s:
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await collect(s.call(timeout=0.5, sampling={"max_tokens": 4000}))
         assert failure.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
