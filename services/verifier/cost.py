@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,13 +74,12 @@ def least_ms(sizes: Sequence[int], run_rows: Callable[[int], None]) -> list[floa
     return best
 
 
-def measure(run: Callable[[int, int], None], context: int, longest: int, max_rows: int) -> CostTable:
-    """Time ``run(context, n)``, which makes a pass of n rows behind a context, up to the longest context that fits."""
+def measure(run: Callable[[int, int], None], context: int, longer: Sequence[int], max_rows: int) -> CostTable:
+    """Time ``run(context, n)``, which makes a pass of n rows behind a context, there and behind longer contexts."""
     sizes = [rows for rows in ROWS if rows < max_rows] + [max_rows]
     first = CostTable.of(sizes, least_ms(sizes, lambda rows: run(context, rows)))
     table = CostTable(np.array([float(context)]), first.rows, first.milliseconds)
-    for longer in CONTEXTS:
-        if context < longer <= longest:
-            fewer = [rows for rows in FEWER_ROWS if rows <= max_rows]
-            table = table.with_context(longer, fewer, least_ms(fewer, lambda rows, at=longer: run(at, rows)))  # type: ignore[misc]
+    fewer = [rows for rows in FEWER_ROWS if rows <= max_rows]
+    for each in longer:
+        table = table.with_context(each, fewer, least_ms(fewer, partial(run, each)))
     return table

@@ -9,7 +9,7 @@ import numpy as np
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.attention import Segment
-from dartspec.services.verifier.cost import FEWER_ROWS, REPEATS, CostTable, measure
+from dartspec.services.verifier.cost import CONTEXTS, FEWER_ROWS, REPEATS, CostTable, measure
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.invariance import settle
 from dartspec.services.verifier.kv_cache import KVCache, rounded_capacity
@@ -58,24 +58,32 @@ def profile(decoder: Decoder, admission: Admission) -> tuple[CostTable, float]:
 
 
 def _cost_table(decoder: Decoder, admission: Admission, session: Session) -> CostTable:
-    target = decoder.target
-    longest = min(admission.context_length, admission.kv_positions) - FEWER_ROWS[-1]
-    scratch = {session.n: session.cache}
+    target, spare = decoder.target, FEWER_ROWS[-1]
+    fit = [
+        context
+        for context in CONTEXTS
+        if context + spare <= admission.context_length and target.pool.room(rounded_capacity(context + spare))
+    ]
+    scratch: KVCache | None = None
 
     def run(context: int, rows: int) -> None:
-        if context not in scratch:
-            cache = scratch[context] = target.new_cache(context + FEWER_ROWS[-1])
+        nonlocal scratch
+        if context == session.n:
+            return _run_rows(target, session.cache, rows)
+        if scratch is None or scratch.length != context:
+            if scratch is not None:
+                scratch.release()
+            scratch = target.new_cache(context + spare)
             # Memory that nobody has written yet is not really there, and so is read too fast.
-            cache.data[:, :, :, :context] = 0.01
-            cache.length = context
-        _run_rows(target, scratch[context], rows)
+            scratch.data[:, :, :, :context] = 0.01
+            scratch.length = context
+        return _run_rows(target, scratch, rows)
 
     try:
-        return measure(run, session.n, longest, max(admission.max_nodes + 1, PROFILE_ROWS))
+        return measure(run, session.n, fit, max(admission.max_nodes + 1, PROFILE_ROWS))
     finally:
-        for context, cache in scratch.items():
-            if context != session.n:
-                cache.release()
+        if scratch is not None:
+            scratch.release()
 
 
 def settle_invariance(choice: str, decoder: Decoder, admission: Admission) -> None:
