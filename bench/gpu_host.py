@@ -15,8 +15,9 @@ from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.attention import Segment
 from dartspec.services.verifier.decoder import Decoder, Work
 from dartspec.services.verifier.loader import LoadedTarget
+from dartspec.services.verifier.logprobs import log_normalizer, log_probability
 from dartspec.services.verifier.messages import Open
-from dartspec.services.verifier.sampling import History, choose, log_probability
+from dartspec.services.verifier.sampling import History, choose
 from dartspec.services.verifier.session import Session
 
 _RESERVE = 15.0
@@ -77,7 +78,7 @@ def sampler(loaded: LoadedTarget, report: dict[str, Any]) -> None:
     taken = []
     for token in range(_CHOICES):
         begin = time.perf_counter()
-        log_probability(values, token)
+        log_probability(float(values[token]), log_normalizer(values))
         taken.append(time.perf_counter() - begin)
     report["log_probability_ms"] = rounded(1e3 * float(np.median(taken)))
 

@@ -109,12 +109,9 @@ def drafts(loaded: LoadedTarget, preset: Preset, clock: Clock, report: dict[str,
 def _draft(target: Target, proposer: Proposer, batch: int, new: int, preset: Preset) -> dict[str, float]:
     features = torch.randn(new, 3 * target.config.hidden, device=target.device).to(target.dtype)
     caches = [proposer.new_cache() for _ in range(batch)]
-    prefix = DraftInput(
-        caches[0], features[:1].expand(preset.contexts[0], -1), torch.zeros(preset.contexts[0], dtype=torch.int64)
-    )
-    proposer.append([prefix])
-    for cache in caches[1:]:
-        cache.copy_prefix(caches[0], caches[0].length)
+    prefix, following = features[:1].expand(preset.contexts[0], -1), torch.zeros(preset.contexts[0], dtype=torch.int64)
+    for cache in caches:
+        proposer.append([DraftInput(cache, prefix, following)])
     tokens = torch.arange(new)
 
     def draft() -> None:
