@@ -40,7 +40,7 @@ async def fleet(tiny: TinyModel) -> AsyncIterator[Fleet]:
         sockets = Path(directory)
         services = Services(Progress())
         try:
-            gateway = await services.start(
+            gateway, *_ = await services.start(
                 Program("gateway", ("gateway", "serve", "--listen", "127.0.0.1:0", "--heartbeat-seconds", "0.5"))
             )
             announce = ("--announce", gateway)

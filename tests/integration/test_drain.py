@@ -118,7 +118,7 @@ async def verifiers(tiny: TinyModel, count: int, *flags: str) -> AsyncIterator[V
             if count > 1:
                 named = [part for address in addresses for part in ("--verifier", address)]
                 listen = ("--listen", f"unix:{directory}/gateway.sock")
-                stack.gateway = await services.start(Program("gateway", ("gateway", "serve", *listen, *named)))
+                stack.gateway, *_ = await services.start(Program("gateway", ("gateway", "serve", *listen, *named)))
             yield stack
         finally:
             await services.stop()

@@ -42,7 +42,7 @@ async def test_services_find_each_other_through_redis(tiny: TinyModel) -> None:
         gateway = ("gateway", "serve", "--listen", "127.0.0.1:0", *registry)
         services = Services(Progress())
         try:
-            first = await services.start(Program("gateway", gateway))
+            first, *_ = await services.start(Program("gateway", gateway))
             index = ("--listen", f"unix:{sockets}/n.sock", "--index", str(tiny.index))
             await services.start(Program("ngram", ("ngram", "serve", *index, *registry)))
             model = ("--model", str(tiny.model), "--head", str(tiny.head), "--threads", "1")
@@ -58,7 +58,7 @@ async def test_services_find_each_other_through_redis(tiny: TinyModel) -> None:
             assert plain.token_ids == dart.token_ids == again.token_ids
             assert dart.ledger.search_ms > 0
             await redis.start()
-            second = await services.start(Program("second gateway", gateway))
+            second, *_ = await services.start(Program("second gateway", gateway))
             await complete(second)
             await complete(first)
         finally:
