@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from dartspec.services.common.background import in_daemon_thread
 from dartspec.services.common.types import Sampling, Tree
@@ -23,9 +24,18 @@ PATIENCE_SECONDS = 300.0
 # More than an answer has.
 CREDIT = 4096
 MANY = 4096
+PROMPT_TOKENS = 32
+SENTENCE = "Write a short story about a lighthouse keeper who finds a message in a bottle and answers it. "
 
 # Of an answer's number and the tokens that it has, what to verify next; None: the head's own chain.
 Candidates = Callable[[int, int], Tree | None]
+
+
+def text_windows(replica: Replica, count: int) -> list[list[int]]:
+    """Prompts that differ, of one length: windows of one text."""
+    tokenizer = Tokenizer.from_str(replica.tokenizer.json_bytes.decode())
+    ids = tokenizer.encode(SENTENCE * (2 + count // 8)).ids
+    return [ids[i : i + PROMPT_TOKENS] for i in range(count)]
 
 
 def started_engine(settings: VerifierSettings) -> tuple[Replica, Engine]:

@@ -14,16 +14,12 @@ import json
 import statistics
 
 import click
-from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from bench.engine_driver import EngineClient, started_engine, true_chains
+from bench.engine_driver import EngineClient, started_engine, text_windows, true_chains
 from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.services.verifier.adaptive import AdaptiveBudget
 from dartspec.services.verifier.config import VerifierSettings
-
-PROMPT_TOKENS = 32
-SENTENCE = "Write a short story about a lighthouse keeper who finds a message in a bottle and answers it. "
 
 
 @click.command(help=__doc__)
@@ -45,11 +41,10 @@ def main(levels: tuple[int, ...], turns: int, tokens: int, depth: int, dtype: st
     budget = engine.budget
     assert isinstance(budget, AdaptiveBudget)
     client = EngineClient(engine)
-    text = Tokenizer.from_str(replica.tokenizer.json_bytes.decode()).encode(SENTENCE * 40).ids
     report = []
     with tqdm(total=len(levels) * turns, unit="turn", disable=None) as bar:
         for level in levels:
-            prompts = [text[i : i + PROMPT_TOKENS] for i in range(level)]
+            prompts = text_windows(replica, level)
             truths = [answer.tokens for answer in client.answers(prompts, tokens)]
             chains = true_chains(truths, depth)
             client.answers(prompts, tokens, candidates=chains)

@@ -17,17 +17,14 @@ from typing import Any
 
 import click
 import torch
-from tokenizers import Tokenizer
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
-from bench.engine_driver import EngineClient, started_engine
+from bench.engine_driver import EngineClient, started_engine, text_windows
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.verifier.config import VerifierSettings
 
 LEVELS = (1, 16)
-PROMPT_TOKENS = 32
-SENTENCE = "Write a short story about a lighthouse keeper who finds a message in a bottle and answers it. "
 
 Answers = list[list[int]]
 
@@ -80,12 +77,10 @@ def main(levels: tuple[int, ...], turns: int, tokens: int, dtype: str, threads: 
     def ours_of(prompts: Sequence[Sequence[int]], tokens: int) -> Answers:
         return [answer.tokens for answer in client.answers(prompts, tokens)]
 
-    text = Tokenizer.from_str(replica.tokenizer.json_bytes.decode()).encode(SENTENCE * 40).ids
     report = []
     with tqdm(total=len(levels) * turns, unit="turn", disable=None) as bar:
         for level in levels:
-            # Windows of one text: prompts that differ, of one length.
-            prompts = [text[i : i + PROMPT_TOKENS] for i in range(level)]
+            prompts = text_windows(replica, level)
             ours: list[float] = []
             theirs: list[float] = []
             same = []

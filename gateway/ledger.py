@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dartspec.gateway.histogram import INTER_TOKEN_BOUNDS, Histogram
+from dartspec.gateway.bounds import INTER_TOKEN_BOUNDS
+from dartspec.services.common.histogram import Histogram
 
 if TYPE_CHECKING:
     from dartspec.gateway.search import Found

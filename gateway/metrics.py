@@ -11,7 +11,6 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dartspec.gateway.histogram import Histogram
 from dartspec.gateway.stats import PARTS, Stats, Totals
 from dartspec.gateway.types import FinishReason, Mode
 
@@ -88,14 +87,9 @@ def _times(totals: Totals) -> Iterator[Metric]:
         ("request_seconds", "From the arrival to the end of answers that came to it.", totals.durations),
     ):
         family = HistogramMetricFamily(f"dartspec_gateway_{name}", what)
-        family.add_metric((), _buckets(histogram), histogram.sum)
+        family.add_metric((), histogram.buckets(), histogram.sum)
         yield family
 
 
 def _counter(name: str, what: str, value: float) -> Metric:
     return CounterMetricFamily(f"dartspec_gateway_{name}", what, value)
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    names = [*(f"{bound:g}" for bound in histogram.bounds), "+Inf"]
-    return list(zip(names, accumulate(histogram.counts), strict=True))

@@ -8,8 +8,7 @@ from dartspec.gateway.model import Model
 
 def models(fleet: Fleet) -> list[Model]:
     """One of each name, by name; those whose verifiers are down for now included, as `Fleet.model` finds them."""
-    names = {link.model.name for link in fleet.links if link.model is not None}
-    return [fleet.model(name) for name in sorted(names)]
+    return [fleet.model(name) for name in fleet.models]
 
 
 def ready(fleet: Fleet) -> bool:

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dartspec.gateway.histogram import FIRST_TOKEN_BOUNDS, INTER_TOKEN_BOUNDS, REQUEST_BOUNDS, Histogram
+from dartspec.gateway.bounds import FIRST_TOKEN_BOUNDS, INTER_TOKEN_BOUNDS, REQUEST_BOUNDS
 from dartspec.gateway.ledger import POSITIONS, Ledger
 from dartspec.gateway.types import Finish, FinishReason, Mode
 from dartspec.services.common.errors import DartspecError
+from dartspec.services.common.histogram import Histogram
 
 PARTS = ("draft", "search", "verify", "wait", "other")
 

@@ -1,11 +1,9 @@
-"""Running means, rates, histograms and counts by depth. Not safe to be used by several threads at once."""
+"""Running means, rates and counts by depth. Not safe to be used by several threads at once."""
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -55,31 +53,6 @@ class Rate:
     def value(self) -> float:
         """Tokens per second; 0 before any work."""
         return self._tokens / self._seconds if self._seconds > 0 else 0.0
-
-
-class Histogram:
-    """How many values are at most each of BOUNDS, or above all of them."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._sum = 0.0
-
-    def add(self, value: float) -> None:
-        """Take a value."""
-        self._counts[bisect_left(BOUNDS, value)] += 1
-        self._sum += value
-
-    def read(self) -> Distribution:
-        """As it is now."""
-        return Distribution(tuple(self._counts), self._sum)
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """Values by bucket: those at most each of BOUNDS but above the one before, then those above all; and their sum."""
-
-    counts: tuple[int, ...]
-    sum: float
 
 
 class DepthCounts:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from dartspec.services.verifier.engine import Engine
-from dartspec.services.verifier.measures import BOUNDS, Distribution
 from dartspec.services.verifier.messages import Load
 from dartspec.services.verifier.stats import Figures
 
@@ -73,12 +71,12 @@ def _times(figures: Figures) -> Iterator[Metric]:
         labels=("part",),
     )
     for part, times in (("pass", figures.passes), ("draft", figures.drafts), ("own", figures.own)):
-        steps.add_metric((part,), _buckets(times), times.sum)
+        steps.add_metric((part,), times.buckets(), times.sum)
     yield steps
     first = HistogramMetricFamily(
         "dartspec_verifier_time_to_first_token_seconds", "From the opening of a session to its first token here."
     )
-    first.add_metric((), _buckets(figures.first_tokens), figures.first_tokens.sum)
+    first.add_metric((), figures.first_tokens.buckets(), figures.first_tokens.sum)
     yield first
 
 
@@ -88,8 +86,3 @@ def _gauge(name: str, what: str, value: float) -> Metric:
 
 def _counter(name: str, what: str, value: float) -> Metric:
     return CounterMetricFamily(f"dartspec_verifier_{name}", what, value)
-
-
-def _buckets(times: Distribution) -> list[tuple[str, float]]:
-    names = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
-    return list(zip(names, accumulate(times.counts), strict=True))

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dartspec.services.common.errors import DartspecError, Evicted
+from dartspec.services.common.histogram import Histogram
 from dartspec.services.common.types import Int32
 from dartspec.services.verifier.admission import Admission
-from dartspec.services.verifier.measures import DepthCounts, Distribution, Histogram, Mean, Rate
+from dartspec.services.verifier.measures import BOUNDS, DepthCounts, Mean, Rate
 from dartspec.services.verifier.messages import Load
 from dartspec.services.verifier.open_sessions import OpenSessions
 from dartspec.services.verifier.turn import Turn
@@ -28,10 +29,10 @@ class Figures:
     """
 
     prompt_tokens: int
-    passes: Distribution
-    drafts: Distribution
-    own: Distribution
-    first_tokens: Distribution
+    passes: Histogram
+    drafts: Histogram
+    own: Histogram
+    first_tokens: Histogram
     failures: dict[str, int]
     evictions: int
 
@@ -45,7 +46,7 @@ class Stats:
         self._depths = DepthCounts()
         self._rate = Rate()
         self._pass, self._draft, self._accepted = Mean(), Mean(), Mean()
-        self._passes, self._drafts, self._own, self._first_tokens = (Histogram() for _ in range(4))
+        self._passes, self._drafts, self._own, self._first_tokens = (Histogram(BOUNDS) for _ in range(4))
         self._failures: Counter[str] = Counter()
 
     def stepped(
@@ -127,10 +128,10 @@ class Stats:
         with self._lock:
             return Figures(
                 prompt_tokens=self._prompt_tokens,
-                passes=self._passes.read(),
-                drafts=self._drafts.read(),
-                own=self._own.read(),
-                first_tokens=self._first_tokens.read(),
+                passes=self._passes.copy(),
+                drafts=self._drafts.copy(),
+                own=self._own.copy(),
+                first_tokens=self._first_tokens.copy(),
                 failures=dict(self._failures),
                 evictions=self._evictions,
             )

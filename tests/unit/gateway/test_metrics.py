@@ -13,9 +13,10 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dartspec.gateway.bounds import INTER_TOKEN_BOUNDS
 from dartspec.gateway.convert import request_from_proto
-from dartspec.gateway.histogram import INTER_TOKEN_BOUNDS, Histogram
 from dartspec.services.common.errors import Evicted, NotFound
+from dartspec.services.common.histogram import Histogram
 from dartspec.v1 import gateway_pb2
 from tests.fakes import FakeNgram, FakeVerifier
 from tests.unit.gateway.conftest import Stack, StackMaker, until

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dartspec.services.common.histogram import Histogram
 from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier import engine as engine_module
 from dartspec.services.verifier import open_sessions
 from dartspec.services.verifier.convert import load_to_proto
 from dartspec.services.verifier.decoder import Decoder, Work
-from dartspec.services.verifier.measures import BOUNDS, DEPTHS, DepthCounts, Histogram, Mean, Rate
+from dartspec.services.verifier.measures import BOUNDS, DEPTHS, DepthCounts, Mean, Rate
 from dartspec.services.verifier.messages import Event, Load
 from dartspec.services.verifier.tree import depths
 
@@ -55,10 +56,10 @@ def test_depths_are_counted_as_by_hand(longest: int) -> None:
 
 def test_a_histogram_counts_like_numpy() -> None:
     values = np.concatenate([np.random.default_rng(0).lognormal(-4, 3, 2000), BOUNDS, [0.0, 1e9]])
-    histogram = Histogram()
+    histogram = Histogram(BOUNDS)
     for value in values:
         histogram.add(float(value))
-    read = histogram.read()
+    read = histogram.copy()
     # Buckets of Prometheus hold what is at most their bound.
     cumulated = [int((values <= bound).sum()) for bound in BOUNDS]
     assert np.cumsum(read.counts).tolist() == [*cumulated, len(values)]

@@ -1,14 +1,10 @@
-"""Values counted by bucket, for the metrics."""
+"""Values counted by bucket, for the metrics. Not safe to be used by several threads at once."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-
-# Upper bounds of buckets in seconds.
-INTER_TOKEN_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0)
-FIRST_TOKEN_BOUNDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-REQUEST_BOUNDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+from itertools import accumulate
 
 
 class Histogram:
@@ -28,3 +24,14 @@ class Histogram:
         """Take the values of another one with the same bounds."""
         self.counts = [own + its for own, its in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
+
+    def copy(self) -> Histogram:
+        """As it is now."""
+        copied = Histogram(self.bounds)
+        copied.merge(self)
+        return copied
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Upper bounds, as Prometheus writes them, and how many values are at most that."""
+        names = [*(f"{bound:g}" for bound in self.bounds), "+Inf"]
+        return list(zip(names, accumulate(self.counts), strict=True))
