@@ -40,7 +40,7 @@ async def rounds(
         if round.finish_reason:
             return
         if round.proposals is not None and not session.ahead:
-            found = await search.tree(model, context, round.proposals)
+            found = await search.tree(model, context, round.proposals, round.search_nodes)
             ledger.searched(found)
             session.verify(found.tree, draft_after=True)
             if opening.mode is Mode.AUTO:
