@@ -29,7 +29,7 @@ SHOWN = 10
 @click.option("--model", default="smollm2-135m", show_default=True, help="Whose tokens the texts are made of.")
 @click.option("--revision", default=None, help="Revision of a hub id.")
 def check_leaks(texts: tuple[Path, ...], exclude: tuple[Path, ...], model: str, revision: str | None) -> int:
-    """Say which texts hold an evaluation prompt, in their prompt or in their answer.
+    """Say which texts hold an evaluation prompt, in their prompt, in their answer or across both.
 
     The last line is a JSON object with counts; exit code 1 when there is one.
     """
@@ -47,7 +47,8 @@ def check_leaks(texts: tuple[Path, ...], exclude: tuple[Path, ...], model: str, 
     for shard in shards:
         for number, record in enumerate(read_records(shard), 1):
             total += 1
-            parts = [tokenizer.decode(record["p"]), tokenizer.decode(record["o"])]
+            # Foreign text is cut behind its first token, so the two together count as well.
+            parts = [tokenizer.decode(ids) for ids in (record["p"], record["o"], record["p"] + record["o"])]
             reason = check.first_reason(parts)
             if reason is None:
                 continue

@@ -108,6 +108,8 @@ class TextStore:
         assert not self._ahead
         if self._full:
             self._write_part()
+        else:
+            self._rewrite_journal()  # of texts that were left out, only that they were
 
     def records(self) -> Iterator[Record]:
         """All records in shards."""

@@ -48,7 +48,7 @@ def settings(tmp_path: Path) -> GenerateSettings:
 
 def excluded(directory: Path) -> Path:
     path = directory / "evaluation.jsonl"
-    path.write_text(json.dumps({"turns": ["Question number 7 of many!", "own question 3 of ten"]}) + "\n")
+    path.write_text(json.dumps({"turns": ["Question number 7 of many!", "own question 2 of ten"]}) + "\n")
     return path
 
 
@@ -65,7 +65,7 @@ def test_a_run_writes_all_prompts_at_all_temperatures_and_says_what_it_dropped(s
     out = Path(settings.out)
     own = {record["text"] for record in texts_of(out / "own") if "text" in record}
     assert len(own) > 2
-    assert "own question 3 of ten" in own  # so that one of them is a leak
+    assert "own question 2 of ten" in own  # so that one of them is a leak
     assert result["prompts"] == {
         "used": 19 + len(own) - 1,
         "own": len(own),
@@ -125,7 +125,7 @@ def test_texts_of_different_runs_are_not_mixed(
         run(dataclasses.replace(settings, **change), FakeWriter().open, FakeTokenizer)
     other = FakeWriter()
     other.target = dataclasses.replace(other.target, fingerprint="another")
-    with pytest.raises(InvalidArgument, match="target was .*ffffffff.*another"):
+    with pytest.raises(InvalidArgument, match=r"target was .*ffffffff.*another"):
         run(settings, other.open, FakeTokenizer)
     run(dataclasses.replace(settings, date="2026-11-30"), FakeWriter().open, FakeTokenizer)
     assert json.loads((Path(settings.out) / "manifest.json").read_text())["date"] == "2026-11-30"
