@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf import struct_pb2
@@ -26,6 +27,8 @@ from dartspec.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 # A gateway without a verifier for so long is given up; the run can be continued.
 PATIENCE_SECONDS = 120.0
 PAUSE_SECONDS = 1.0
+
+T = TypeVar("T")
 
 
 class GatewayWriter:
@@ -69,7 +72,7 @@ class GatewayWriter:
 
     def chat_prefix(self) -> tuple[int, ...]:
         """Token ids up to where a user's message begins."""
-        first, second = (self._runner.run(self._prompt_ids(Prompt.user(text))) for text in PROBES)
+        first, second = (self._runner.run(_patiently(partial(self._prompt_ids, Prompt.user(text)))) for text in PROBES)
         return common_prefix(first, second)
 
     def write(self, jobs: Iterable[Job]) -> Iterator[Written]:
@@ -103,23 +106,12 @@ class GatewayWriter:
     async def _some(self, waiting: Iterator[Job], running: set[asyncio.Task[Written]]) -> list[Written]:
         """Keep as many requests open as allowed until some are finished; empty when nothing is left."""
         while len(running) < self._concurrency and (job := next(waiting, None)) is not None:
-            running.add(asyncio.create_task(self._patiently(job)))
+            running.add(asyncio.create_task(_patiently(partial(self._answer, job))))
         if not running:
             return []
         done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         running -= done
         return [task.result() for task in done]
-
-    async def _patiently(self, job: Job) -> Written:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE_SECONDS
-        while True:
-            try:
-                return await self._answer(job)
-            except (ResourceExhausted, Unavailable) as error:
-                if loop.time() > until:
-                    raise
-                await asyncio.sleep(max(error.retry_after_ms / 1e3, PAUSE_SECONDS))
 
     async def _answer(self, job: Job) -> Written:
         try:
@@ -183,6 +175,19 @@ class GatewayWriter:
         else:
             request.text = prompt.text
         return request
+
+
+async def _patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Its result, tried again while there is no room or no verifier, but not for ever."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await attempt()
+        except (ResourceExhausted, Unavailable) as error:
+            if loop.time() > until:
+                raise
+            await asyncio.sleep(max(error.retry_after_ms / 1e3, PAUSE_SECONDS))
 
 
 def _is_too_long(error: DartspecError) -> bool:

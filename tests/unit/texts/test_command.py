@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -66,18 +67,39 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def ended_after(options: list[str], out: Path, texts: int, with_signal: int) -> tuple[int, str]:
-    """Exit code and stderr of a run that gets a signal when so many texts are finished."""
-    command = [sys.executable, "-m", "dartspec.cli.main", *options, "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def finished(out: Path) -> int:
+    return PER_SHARD * len(part_paths(out)) + lines(out / JOURNAL)
+
+
+def wait_for(out: Path, texts: int) -> None:
     until = time.monotonic() + LATEST
-    while PER_SHARD * len(part_paths(out)) + lines(out / JOURNAL) < texts:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < until
+    while finished(out) < texts and time.monotonic() < until:
         time.sleep(0.005)
-    os.kill(process.pid, with_signal)
-    _, err = process.communicate(timeout=LATEST)
-    return process.returncode, err
+
+
+def killed_after(options: list[str], texts: int) -> int:
+    """Exit code of a process that is killed when so many texts are finished."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dartspec.cli.main", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    wait_for(Path(options[-1]), texts)
+    process.kill()
+    return process.wait()
+
+
+def interrupted_after(options: list[str], texts: int) -> int:
+    """Exit code of a run in this process that gets Ctrl-C when so many texts are finished."""
+
+    def interrupt() -> None:
+        wait_for(Path(options[-1]), texts)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        return main(options)
+    finally:
+        thread.join()
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -87,18 +109,17 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_killed_and_interrupted_runs_end_in_the_files_of_an_undisturbed_one(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    killed = tmp_path / "killed"
-    code, _ = ended_after(options, killed, texts=PER_SHARD + 2, with_signal=signal.SIGKILL)
-    assert code == -signal.SIGKILL
-    before = lines(killed / JOURNAL) + PER_SHARD * len(part_paths(killed))
-    code, err = ended_after(options, killed, texts=before + 8, with_signal=signal.SIGINT)
-    assert code == 130
-    assert "interrupted; the same command goes on where it was" in err
-    assert "Traceback" not in err
-    assert main([*options, "--out", str(killed)]) == 0
+    killed = [*options, "--out", str(tmp_path / "killed")]
+    assert killed_after(killed, PER_SHARD + 2) == -signal.SIGKILL
+    before = finished(tmp_path / "killed")
+    assert PER_SHARD < before < ANSWERS
+    assert interrupted_after(killed, before + 4) == 130
+    assert "interrupted; the same command goes on where it was" in capsys.readouterr().err
+    assert before < finished(tmp_path / "killed") < ANSWERS
+    assert main(killed) == 0
     assert main([*options, "--out", str(tmp_path / "whole")]) == 0
-    assert contents(killed) == contents(tmp_path / "whole")
-    records = [record for path in part_paths(killed) for record in read_records(path)]
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    records = [record for path in part_paths(tmp_path / "killed") for record in read_records(path)]
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len({record["i"] for record in records}) == len(records) == ANSWERS - result["dropped"]["duplicates"]
     assert all(record["o"] for record in records)
