@@ -44,7 +44,9 @@ SUBCOMMANDS: Mapping[str, Lazy] = {
     "verifier": Lazy("dartspec.services.verifier.command:verifier", "Serve a target model and its draft head."),
     "ngram": Lazy("dartspec.services.ngram.command:ngram", "Serve, build and inspect n-gram indexes."),
     "gateway": Lazy("dartspec.gateway.command:gateway", "Serve Generate over verifiers and ngram services."),
-    "draft": Lazy("dartspec.services.draft.train_cli:draft", "Write text with a target and train its draft head."),
+    "draft": Lazy(
+        "dartspec.services.verifier.draft_command:draft", "Write text with a target and train its draft head."
+    ),
 }
 
 
