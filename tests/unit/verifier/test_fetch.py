@@ -29,8 +29,8 @@ def test_a_directory_is_copied_once(tmp_path):
 
 
 def test_nothing_is_left_of_a_failure(tmp_path):
+    (tmp_path / "empty").mkdir()
     with pytest.raises(NotFound, match=r"no config\.json"):
-        (tmp_path / "empty").mkdir()
         fetch(str(tmp_path / "empty"), tmp_path / "volume" / "target")
     assert list((tmp_path / "volume").iterdir()) == []
 
