@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
+from dartspec.gateway.dns_feed import service_addresses
 from dartspec.gateway.limits import Limits
 from dartspec.gateway.router import POLICIES
 from dartspec.services.common.config import addresses, between, redis_url, setting, tcp_address
@@ -31,9 +32,15 @@ class Settings:
     api_keys_file: str = setting(
         "", 'File of API keys, "name:key" a line; when given, every request must bring one of them.'
     )
-    verifier: tuple[str, ...] = setting((), "Address of a verifier; others may announce themselves.", check=addresses)
+    verifier: tuple[str, ...] = setting(
+        (),
+        "Address of a verifier, or dns:///NAME:PORT for all that a name has; others may announce themselves.",
+        check=service_addresses,
+    )
     ngram: tuple[str, ...] = setting(
-        (), "Address of an ngram service; others may announce themselves.", check=addresses
+        (),
+        "Address of an ngram service, or dns:///NAME:PORT; others may announce themselves.",
+        check=service_addresses,
     )
     registry: str = setting(
         "",
@@ -83,6 +90,17 @@ class Settings:
     )
     heartbeat_seconds: float = setting(
         5.0, "Pace of announcements; a record expires after three.", check=between(0.1, 3600)
+    )
+    drain_seconds: float = setting(
+        5.0,
+        "After SIGTERM or SIGINT, open answers may go on to their end for so long while new ones are refused.",
+        check=between(0, 1e6),
+    )
+    connection_age_seconds: float = setting(
+        0.0,
+        "Have gRPC clients connect anew after so long, give or take a tenth, so that they spread over new gateways; "
+        "calls end on their old connection; 0: never.",
+        check=between(0, 1e6),
     )
     log_level: str = setting("info", "What is logged on stderr.", choices=("debug", "info", "warning", "error"))
 

@@ -40,6 +40,7 @@ SUBCOMMANDS: Mapping[str, Lazy] = {
     "generate": Lazy("dartspec.cli.generate:generate", "Answer prompts; compare plain and DART decoding."),
     "demo": Lazy("dartspec.cli.demo:demo", "Three prompts in both modes on the built-in model."),
     "replicas": Lazy("dartspec.cli.replicas:replicas", "List the verifiers of a gateway; drain one."),
+    "health": Lazy("dartspec.cli.probe:health", "Ask a service whether it serves."),
     "doctor": Lazy("dartspec.cli.doctor:doctor", "Say whether this machine can run a stack."),
     "verifier": Lazy("dartspec.services.verifier.command:verifier", "Serve a target model and its draft head."),
     "ngram": Lazy("dartspec.services.ngram.command:ngram", "Serve, build and inspect n-gram indexes."),
