@@ -1,7 +1,7 @@
 """What the gateway adds to a round: `python -m bench.gateway_overhead`.
 
-Real processes over Unix sockets: a gateway, an ngram service and synthetic verifiers (`bench.synthetic_verifier`). Their
-tokens the client checks one by one. One stream first: T_other, the part of a round that no service accounts for
+Real processes over Unix sockets: a gateway, an ngram service and synthetic verifiers (`bench.synthetic_verifier`).
+The client checks every token. One stream first: T_other, the part of a round that no service accounts for
 (transport, messages, the gateway itself). Then 64 streams over passes of 30 ms, and 500 and 2,000 over passes so long
 that one machine can drive them. All in DART mode: the most expensive one for a gateway. The last line is a JSON object:
 `p50_ms` (T_other of a round at one stream, median over answers), `cpu_us_per_round` (processor time of the gateway at
