@@ -89,7 +89,9 @@ class Answer:
         opening = self._opening()
         session = link.open(opening)
         try:
-            one = rounds(session, opening, self._plan.model, self._search, self._ledger)
+            one = rounds(
+                session, opening, self._plan.model, self._search, self._ledger, lambda: link.speculates(session)
+            )
             async with aclosing(one) as session_rounds:
                 async for round in session_rounds:
                     yield round
@@ -115,6 +117,7 @@ class Answer:
             mode=self._plan.mode,
             time_left_ms=self._time_left_ms(),
             request_id=start.request_id,
+            request_class=self._plan.request_class,
         )
 
     def _time_left_ms(self) -> int:

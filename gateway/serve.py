@@ -44,7 +44,8 @@ class Gateway:
 async def running(settings: Settings) -> AsyncIterator[Gateway]:
     """A gateway that answers, its static verifiers tried once; stopped on leaving."""
     registry = Registry(_static_records(settings), interval=settings.heartbeat_seconds, clock=time.monotonic)
-    fleet = Fleet(registry, routing=settings.routing, limits=settings.limits, rng=random.Random())
+    learned = settings.policy == "learned"
+    fleet = Fleet(registry, routing=settings.routing, limits=settings.limits, rng=random.Random(), learned=learned)
     feed = _feed(settings, registry, fleet)
     search = TreeSearch(registry, settings)
     generation = Generation(fleet, search, settings)

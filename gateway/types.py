@@ -78,7 +78,7 @@ class Round:
 class Opening:
     """What a verifier needs to begin or resume an answer.
 
-    token_ids: the prompt, then tokens committed before. time_left_ms: 0 is no limit.
+    token_ids: the prompt, then tokens committed before. time_left_ms: 0 is no limit. request_class: see `classes`.
     """
 
     token_ids: tuple[int, ...]
@@ -88,6 +88,7 @@ class Opening:
     mode: Mode
     time_left_ms: int
     request_id: str
+    request_class: str = ""
 
 
 @dataclass(frozen=True)
