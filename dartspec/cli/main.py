@@ -20,6 +20,7 @@ EXTRA_OF_MODULE: Mapping[str, str] = {
     "ngram_index": "ngram",
     "prometheus_client": "ngram",
     "gguf": "verifier",
+    "matplotlib": "plot",
     "huggingface_hub": "verifier",
     "safetensors": "verifier",
     "sentencepiece": "verifier",
@@ -45,9 +46,7 @@ SUBCOMMANDS: Mapping[str, Lazy] = {
     "verifier": Lazy("dartspec.services.verifier.command:verifier", "Serve a target model and its draft head."),
     "ngram": Lazy("dartspec.services.ngram.command:ngram", "Serve, build and inspect n-gram indexes."),
     "gateway": Lazy("dartspec.gateway.command:gateway", "Serve Generate over verifiers and ngram services."),
-    "draft": Lazy(
-        "dartspec.services.verifier.draft_command:draft", "Write text with a target and train its draft head."
-    ),
+    "draft": Lazy("dartspec.cli.draft:draft", "Write text with a target, train its draft head, evaluate it."),
 }
 
 

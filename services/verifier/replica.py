@@ -79,7 +79,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
     target.pool.limit = kv_positions
     reuse = settings.prefix_reuse == "on"
     admission = Admission(settings.max_sessions, kv_positions, context_length, limit, reuse)
-    decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
+    decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k, settings.share_noise)
     log.info("warming up")
     warm_up(decoder, admission)
     settle_invariance(settings.invariant, decoder, admission)
