@@ -57,7 +57,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     status = Status(fleet, registry, generation, feed, time.monotonic, time.monotonic())
     gateway_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(status), server.grpc_server)
     addresses = await server.start(settings.listen)
-    background = [asyncio.create_task(fleet.run())]
+    background = [asyncio.create_task(fleet.run()), asyncio.create_task(generation.pace.run())]
     if feed is not None:
         background.append(asyncio.create_task(feed.run()))
     try:

@@ -7,8 +7,9 @@ import random
 
 import grpc
 
-from dartspec.gateway.ahead import ahead
+from dartspec.gateway.ahead import Ahead
 from dartspec.gateway.convert import request_from_proto
+from dartspec.gateway.pace import Pace
 from dartspec.gateway.service import READ_AHEAD
 from dartspec.gateway.types import Chunk, Finish
 from dartspec.services.common.errors import Evicted
@@ -91,6 +92,7 @@ async def settled(verifier: FakeVerifier) -> int:
 async def test_a_client_that_does_not_read_stops_its_own_work(stack: StackMaker) -> None:
     verifier = FakeVerifier(context_length=100_000)
     async with stack([verifier], [FakeNgram()]) as s:
+        s.gateway.generation.pace = Pace()  # never busy, however slow this machine is
         for mode, most in ((gateway_pb2.MODE_PLAIN, 16 + 2 + 48), (gateway_pb2.MODE_DART, (16 + 3) * 5)):
             verifier.tokens_made = 0
             message = gateway_pb2.GenerateRequest(
@@ -130,6 +132,7 @@ async def test_a_stop_string_frees_the_verifier_before_the_client_reads(stack: S
     verifier = FakeVerifier(context_length=100_000)
     verifier.target = scripted_target(verifier.tokenizer.encode(letters).ids)
     async with stack([verifier]) as s:
+        s.gateway.generation.pace = Pace()  # never busy, however slow this machine is
         message = gateway_pb2.GenerateRequest(
             token_ids=gateway_pb2.TokenIds(ids=[1, 2, 3]),
             sampling=common_pb2.Sampling(temperature=0.0, max_tokens=50_000),
@@ -166,7 +169,7 @@ async def test_ahead_stops_at_its_bound_and_closes_its_source() -> None:
         finally:
             closed.set()
 
-    reader = ahead(source(), most=3)
+    reader = Ahead(source(), most=3).items()
     assert await anext(reader) == 0
     for _ in range(20):
         await asyncio.sleep(0)
@@ -182,7 +185,7 @@ async def test_ahead_gives_an_error_after_the_items_before_it() -> None:
 
     got = []
     try:
-        async for item in ahead(source(), most=3):
+        async for item in Ahead(source(), most=3).items():
             got.append(item)
     except ValueError as error:
         got.append(str(error))
