@@ -47,23 +47,17 @@ def bench() -> None:
     type=click.Path(path_type=Path),
     help="JSON Lines with prompts; the file's name is the task. Repeatable.",
 )
-@click.option(
-    "--requests", default=64, show_default=True, type=click.IntRange(1), help="How many; a trace has its own."
-)
+@click.option("--requests", default=64, show_default=True, type=click.IntRange(1), help="How many, without a trace.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Poisson arrivals, so many a second.")
 @click.option("--trace", type=click.Path(path_type=Path), help='Arrivals, JSON Lines with "at" and "max_tokens".')
 @click.option("--clients", type=click.IntRange(1), help="Instead: so many, each one request after the other.")
 @click.option("--tokens", default="64", show_default=True, help="Answers: N, uniform:16:1024 or lognormal:16:1024.")
-@click.option(
-    "--mode", "modes", multiple=True, type=click.Choice(MODES), default=("auto",), help="Repeatable; in turns."
-)
+@click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), default=("auto",), help="Repeatable.")
 @click.option("--model", default="", help="Name of the model.  [default: the only one]")
 @click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0))
 @click.option("--seed", default=1, show_default=True, help="Of arrivals and lengths.")
 @click.option("--ttft-target", type=click.FloatRange(0, min_open=True), metavar="MS", help="Of good answers.")
-@click.option(
-    "--token-target", type=click.FloatRange(0, min_open=True), metavar="MS", help="The same, p95 of its tokens."
-)
+@click.option("--token-target", type=click.FloatRange(0, min_open=True), metavar="MS", help="The same, p95 of tokens.")
 @click.option("--pid", "pids", multiple=True, type=int, help="Tell the peak memory of this process; repeatable.")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Write a picture (needs dartspec[plot]).")
 def serve(
