@@ -49,17 +49,10 @@ class Lengths:
     def draw(self, count: int, rng: np.random.Generator) -> list[int]:
         """So many lengths."""
         if self.kind == "lognormal":
-            middle, spread = (
-                (self._log(self.high) + self._log(self.low)) / 2,
-                self._log(self.high) - self._log(self.low),
-            )
-            drawn = np.exp(rng.normal(middle, spread / (2 * 1.96), count))
+            low, high = np.log((self.low, self.high))
+            drawn = np.exp(rng.normal((low + high) / 2, (high - low) / (2 * 1.96), count))
             return [int(value) for value in np.clip(np.rint(drawn), self.low, self.high)]
         return [int(value) for value in rng.integers(self.low, self.high + 1, count)]
-
-    @staticmethod
-    def _log(value: int) -> float:
-        return float(np.log(value))
 
 
 def poisson(rate: float, count: int, rng: np.random.Generator) -> list[Arrival]:
@@ -68,7 +61,7 @@ def poisson(rate: float, count: int, rng: np.random.Generator) -> list[Arrival]:
 
 
 def read_trace(path: Path) -> list[Arrival]:
-    """JSON Lines with "at" (seconds) and, if it likes, "max_tokens". Raises NotFound, or InvalidArgument with the line."""
+    """JSON Lines with "at" (seconds) and perhaps "max_tokens". Raises NotFound, or InvalidArgument with the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -81,9 +74,8 @@ def read_trace(path: Path) -> list[Arrival]:
             value = json.loads(line)
             arrival = Arrival(float(value["at"]), int(value["max_tokens"]) if "max_tokens" in value else None)
         except (ValueError, TypeError, KeyError) as error:
-            raise InvalidArgument(
-                "--trace", f'{path}, line {number}: must be {{"at": SECONDS}}, got {line!r}'
-            ) from error
+            problem = f'{path}, line {number}: must be {{"at": SECONDS}}, got {line!r}'
+            raise InvalidArgument("--trace", problem) from error
         if arrival.at < 0 or (arrival.max_tokens is not None and arrival.max_tokens < 1):
             raise InvalidArgument("--trace", f"{path}, line {number}: must not be negative, got {line!r}")
         arrivals.append(arrival)

@@ -14,8 +14,8 @@ PERCENTILES = (50, 90, 95, 99)
 
 @dataclass
 class Sample:
-    """One request. chunks: (seconds since it was due, tokens). error: a code, "" for none. late: seconds between when it
-    was due and when it was sent, which waiting counts from the former. mode_used, dart_rounds, accepted: the answer's.
+    """One request. chunks: (seconds since it was due, tokens). error: a code, "" for none. late: seconds between when
+    it was due and when it was sent. mode_used, dart_rounds, accepted: the answer's.
     """
 
     task: str
@@ -47,7 +47,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Target:
-    """What a good answer keeps. Seconds; infinite is not asked for. inter_token: the 95th percentile of the answer's."""
+    """What a good answer keeps. Seconds; infinite is not asked for. inter_token: the 95th percentile of its tokens."""
 
     ttft: float = float("inf")
     inter_token: float = float("inf")

@@ -20,7 +20,7 @@ from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
 
 class LoadTarget(Protocol):
-    """Answers a job into a sample; what goes wrong is the sample's error. due: the loop's time when it was to be sent."""
+    """Answers a job into a sample, errors included. due: the loop's time when it should be sent."""
 
     async def answer(self, job: Job, sample: Sample, due: float) -> None: ...
 

@@ -9,7 +9,6 @@ import grpc
 
 from dartspec.gateway.ahead import Ahead
 from dartspec.gateway.convert import request_from_proto
-from dartspec.gateway.pace import Pace
 from dartspec.gateway.service import READ_AHEAD
 from dartspec.gateway.types import Chunk, Finish
 from dartspec.services.common.errors import Evicted
@@ -92,7 +91,6 @@ async def settled(verifier: FakeVerifier) -> int:
 async def test_a_client_that_does_not_read_stops_its_own_work(stack: StackMaker) -> None:
     verifier = FakeVerifier(context_length=100_000)
     async with stack([verifier], [FakeNgram()]) as s:
-        s.gateway.generation.pace = Pace()  # never busy, however slow this machine is
         for mode, most in ((gateway_pb2.MODE_PLAIN, 16 + 2 + 48), (gateway_pb2.MODE_DART, (16 + 3) * 5)):
             verifier.tokens_made = 0
             message = gateway_pb2.GenerateRequest(
@@ -132,7 +130,6 @@ async def test_a_stop_string_frees_the_verifier_before_the_client_reads(stack: S
     verifier = FakeVerifier(context_length=100_000)
     verifier.target = scripted_target(verifier.tokenizer.encode(letters).ids)
     async with stack([verifier]) as s:
-        s.gateway.generation.pace = Pace()  # never busy, however slow this machine is
         message = gateway_pb2.GenerateRequest(
             token_ids=gateway_pb2.TokenIds(ids=[1, 2, 3]),
             sampling=common_pb2.Sampling(temperature=0.0, max_tokens=50_000),
