@@ -157,16 +157,19 @@ class ReplicaPolicy:
         known = level.knows_plain and level.knows_drafts
         if known:
             self._decide(choice, now)
-        if now >= choice.try_at or (level.knows_plain and not known):
+        if now >= choice.try_at or (choice.new and level.knows_plain):
             self._begin_try(choice, now)
 
     def _begin_try(self, choice: _Choice, now: float) -> None:
         """Of plain decoding where all draft or it is not known, else of drafting by a few sessions that do not."""
         free = [session for session, switches in self._switches.items() if switches.may_try(now)]
         plain = [session for session in free if not self._switches[session].drafting]
-        if not choice.level.knows_plain or not plain:
+        if not choice.level.knows_plain or (choice.level.knows_drafts and not plain):
             if len(free) == len(self._switches) > 0:  # else it would not be a pass without drafts
                 choice.try_other("plain", now)
+            return
+        if not plain:  # the verifier drafts nobody
+            choice.end_try(now)
             return
         plain.sort(key=lambda session: self._mean(choice, self._labels[session]).weight)  # what is known least
         self._triers = set(plain[: max(1, round(TRY_SHARE * len(self._labels)))])

@@ -60,7 +60,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     gateway_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(status), server.grpc_server)
     addresses = await server.start(settings.listen)
     await names.look()
-    background = [asyncio.create_task(fleet.run()), asyncio.create_task(names.run())]
+    background = [asyncio.create_task(run()) for run in (fleet.run, names.run, generation.pace.run)]
     if feed is not None:
         background.append(asyncio.create_task(feed.run()))
     try:

@@ -8,15 +8,17 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
-from dartspec.gateway.ahead import ahead
+from dartspec.gateway.ahead import Ahead
 from dartspec.gateway.answer import Answer
 from dartspec.gateway.classes import Classes
+from dartspec.gateway.coalesce import coalesced
 from dartspec.gateway.config import Settings
 from dartspec.gateway.failover import Failover
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.ledger import Ledger
 from dartspec.gateway.limits import Ends
 from dartspec.gateway.model import Model
+from dartspec.gateway.pace import Pace
 from dartspec.gateway.plan import Plan, make_plan
 from dartspec.gateway.request import Request
 from dartspec.gateway.search import TreeSearch
@@ -41,6 +43,7 @@ class Generation:
         self.stats = Stats(fleet.control)
         self._open_of: Counter[str] = Counter()  # by client
         self._classes = Classes()
+        self.pace = Pace()
 
     def model(self, name: str) -> Model:
         """The model of that name; see `Fleet.model` for what it raises."""
@@ -102,4 +105,4 @@ class Generation:
         failover = Failover(limits.resume, begun=bool(plan.committed), queue=limits.queue)
         ends = Ends(ledger.arrived, time_left, limits.total)
         answer = Answer(plan, self._fleet, self._search, ledger, failover, ends)
-        return ahead(answer.messages(), READ_AHEAD)
+        return coalesced(Ahead(answer.messages(), READ_AHEAD), lambda: self.pace.hold)

@@ -15,7 +15,10 @@ from dartspec.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USE, exit_code
 from dartspec.services.common.errors import DartspecError
 
 EXTRA_OF_MODULE: Mapping[str, str] = {
+    "aiohttp": "gateway",
     "jinja2": "gateway",
+    "matplotlib": "plot",
+    "rich": "top",
     "tokenizers": "gateway",
     "ngram_index": "ngram",
     "prometheus_client": "ngram",
@@ -40,6 +43,8 @@ SUBCOMMANDS: Mapping[str, Lazy] = {
     "up": Lazy("dartspec.cli.up:up", "Start a local stack: ngram, verifier and gateway."),
     "generate": Lazy("dartspec.cli.generate:generate", "Answer prompts; compare plain and DART decoding."),
     "demo": Lazy("dartspec.cli.demo:demo", "Three prompts in both modes on the built-in model."),
+    "bench": Lazy("dartspec.cli.bench:bench", "Send load to a gateway and measure."),
+    "top": Lazy("dartspec.cli.top:top", "Watch the replicas, modes and ledger of a gateway."),
     "replicas": Lazy("dartspec.cli.replicas:replicas", "List the verifiers of a gateway; drain one."),
     "health": Lazy("dartspec.cli.probe:health", "Ask a service whether it serves."),
     "doctor": Lazy("dartspec.cli.doctor:doctor", "Say whether this machine can run a stack."),
