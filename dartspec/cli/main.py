@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from dartspec import __version__
 from dartspec.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USE, exit_code
+from dartspec.cli.lazy import Lazy, LazyGroup
 from dartspec.services.common.errors import DartspecError
 
 EXTRA_OF_MODULE: Mapping[str, str] = {
@@ -23,20 +23,12 @@ EXTRA_OF_MODULE: Mapping[str, str] = {
     "ngram_index": "ngram",
     "prometheus_client": "ngram",
     "gguf": "verifier",
-    "matplotlib": "plot",
     "huggingface_hub": "verifier",
     "safetensors": "verifier",
     "sentencepiece": "verifier",
     "torch": "verifier",
     "transformers": "verifier",
 }
-
-
-class Lazy(NamedTuple):
-    """A subcommand that is not imported yet: "module:attribute", and its line in the group's help."""
-
-    path: str
-    help: str
 
 
 SUBCOMMANDS: Mapping[str, Lazy] = {
@@ -55,28 +47,7 @@ SUBCOMMANDS: Mapping[str, Lazy] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that lists `SUBCOMMANDS` without importing them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
-        return list(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one subcommand."""
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        module, _, attribute = SUBCOMMANDS[cmd_name].path.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table's own help lines."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.help) for name, lazy in SUBCOMMANDS.items()])
-
-
-@click.command("dartspec", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("dartspec", cls=LazyGroup, table=SUBCOMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dartspec")
 def dartspec() -> None:
     """Lossless speculative decoding as a set of small gRPC services."""

@@ -14,6 +14,6 @@ How a verifier uses it:
     proposer.append([entry])                                   # instead of propose: catch up without drafting
     cache.truncate(length); cache.copy_prefix(other, length)   # rewind; reuse a prefix
 
-`features` is [m, 3 * H_target] and `tokens` int64; a session's entry needs m >= 1. Submodules: config, head, cache,
-checkpoint, target_info, propose, convert_gguf (`resolve_model`).
+`features` is [m, feature layers * H_target] and `tokens` int64; a session's entry needs m >= 1. Submodules: config,
+head, cache, checkpoint, target_info, propose, convert_gguf (`resolve_model`).
 """

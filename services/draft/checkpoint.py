@@ -77,14 +77,19 @@ def load_head(
     return head.requires_grad_(False).eval()
 
 
-def save_head(head: DraftHead, directory: str | Path) -> None:
+def save_head(head: DraftHead, directory: str | Path, dtype: torch.dtype | None = None) -> None:
     """Write `config.json` and `model.safetensors`, each to a temporary name first, weights before configuration.
+
+    Weights are rounded to `dtype` when one is given.
 
     The target's embeddings are never written, nor is an output matrix that is the target's.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().to("cpu").contiguous() for name, value in head.state_dict().items()}
+    tensors = {
+        name: value.detach().to("cpu", dtype if value.is_floating_point() else None).contiguous()
+        for name, value in head.state_dict().items()
+    }
     if head.lm_head_is_target:
         del tensors["lm_head.weight"]
     weights, config = directory / f".{WEIGHTS_FILE}.{os.getpid()}", directory / f".{CONFIG_FILE}.{os.getpid()}"

@@ -33,7 +33,8 @@ class HeadConfig:
     transformers configurations, or None. target_fingerprint: of the target this head was trained for, "" when unknown
     (public heads). feature_layers: decoder layers (from 0) whose outputs are the features; () means the default
     (1, N/2 - 1, N - 4). accepted_per_round: draft tokens that a round accepts, as measured when the head was made; None
-    when the card does not say.
+    when the card does not say. shift: whether position j is fed the embedding of x[j+1]; a head without it, of x[j], is
+    for comparison only and cannot propose. transition_rank: rank of the transition score, 0 for none.
     """
 
     vocab_size: int
@@ -52,6 +53,8 @@ class HeadConfig:
     target_fingerprint: str = ""
     feature_layers: tuple[int, ...] = ()
     accepted_per_round: float | None = None
+    shift: bool = True
+    transition_rank: int = 0
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -75,13 +78,22 @@ class HeadConfig:
             raise FailedPrecondition(
                 f"draft head config: rope_scaling {scaling!r} is not supported; use one of {_SCALINGS}"
             )
-        if self.feature_layers and len(self.feature_layers) != 3:
-            raise FailedPrecondition(f"draft head config: feature_layers must name 3 layers, got {self.feature_layers}")
+        if len(set(self.feature_layers)) != len(self.feature_layers):
+            raise FailedPrecondition(f"draft head config: feature_layers names a layer twice: {self.feature_layers}")
+        if not 0 <= self.transition_rank <= 4096:
+            raise FailedPrecondition(
+                f"draft head config: transition_rank must be between 0 and 4096, got {self.transition_rank}"
+            )
 
     @property
     def depth(self) -> int:
         """Offsets predicted a round: d = draft_length + 1."""
         return self.draft_length + 1
+
+    @property
+    def feature_width(self) -> int:
+        """Values of a position's features: a hidden state of the target for each feature layer."""
+        return (len(self.feature_layers) or 3) * self.target_hidden_size
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> HeadConfig:
@@ -101,7 +113,7 @@ class HeadConfig:
         given["feature_layers"] = tuple(given.get("feature_layers") or ())
         if given.get("head_dim") is None and given.get("hidden_size") and given.get("num_attention_heads"):
             given["head_dim"] = given["hidden_size"] // given["num_attention_heads"]
-        optional = ("rope_scaling", "target_fingerprint", "accepted_per_round")
+        optional = ("rope_scaling", "target_fingerprint", "accepted_per_round", "shift", "transition_rank")
         missing = sorted(name for name in known if given.get(name) is None and name not in optional)
         if missing:
             raise FailedPrecondition(f"draft head config.json lacks {', '.join(missing)}")
@@ -126,7 +138,12 @@ class HeadConfig:
         """What `config.json` holds."""
         values = asdict(self)
         values["feature_layers"] = list(self.feature_layers)
-        return {name: value for name, value in values.items() if value not in (None, "", [])}
+        optional = {"shift": True, "transition_rank": 0}  # left out at these values, which public heads have
+        return {
+            name: value
+            for name, value in values.items()
+            if value not in (None, "", []) and optional.get(name, self) != value
+        }
 
 
 def default_feature_layers(num_layers: int) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from dartspec.services.draft.config import HeadConfig
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * weight, the root mean square taken in float32."""
+    """x / rms(x) * weight, the root mean square taken in float32 at least."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., size] -> [..., size]."""
-        wide = x.float()
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
         return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
 
 
@@ -71,6 +71,26 @@ class MidLayer(nn.Module):
         self.mask_rep = nn.Parameter(torch.zeros(2 * config.hidden_size))
 
 
+class Transition(nn.Module):
+    """A low-rank score of one draft token following another, added to the logit of the second.
+
+    left [V_draft, r], right [r, V_draft]: the score of v after u is left[u] . right[:, v]. A new one scores 0.
+    """
+
+    def __init__(self, draft_vocab_size: int, rank: int) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.zeros(draft_vocab_size, rank))
+        self.right = nn.Parameter(torch.zeros(rank, draft_vocab_size))
+
+    def block(self, candidates: Tensor) -> Tensor:
+        """Scores [..., d-1, k, k] between candidates (draft ids) of neighbouring offsets, int64 [..., d, k].
+
+        Entry [..., t, a, b] is that of candidate b of offset t + 2 after candidate a of offset t + 1, counted from 1.
+        """
+        before, after = candidates[..., :-1, :], candidates[..., 1:, :]
+        return self.left[before] @ self.right.T[after].transpose(-1, -2)
+
+
 @dataclass(frozen=True)
 class Rotation:
     """RoPE factors of some rows: cos and sin, each [rows, 1, head_dim]."""
@@ -98,11 +118,14 @@ class DraftHead(nn.Module):
     def __init__(self, config: HeadConfig, embedding: Tensor) -> None:
         super().__init__()
         self.config = config
-        self.fc = nn.Linear(3 * config.target_hidden_size, config.hidden_size, bias=False)
+        self.fc = nn.Linear(config.feature_width, config.hidden_size, bias=False)
         self.midlayer = MidLayer(config)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         self.lm_head_is_target = False
+        self.transition = (
+            Transition(config.draft_vocab_size, config.transition_rank) if config.transition_rank else None
+        )
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         t2d = torch.zeros(config.vocab_size, dtype=torch.bool)
         t2d[: config.draft_vocab_size] = True
@@ -127,7 +150,7 @@ class DraftHead(nn.Module):
     def prefix_rows(self, features: Tensor, next_tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Layer input [rows, 2H] and residual [rows, H] of prefix positions.
 
-        features [rows, 3 * H_target] at positions j, next_tokens int64 [rows], the tokens x[j + 1].
+        features [rows, feature width] at positions j, next_tokens int64 [rows], the tokens x[j + 1].
         """
         residual = self.fc(features.to(self.fc.weight.dtype))
         embedded = F.embedding(next_tokens, self.embedding).to(residual.dtype)

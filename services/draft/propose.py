@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.errors import FailedPrecondition, InvalidArgument
 from dartspec.services.common.types import Proposals
 from dartspec.services.draft.cache import HeadCache
 from dartspec.services.draft.coin import Coin, noise_rows
@@ -28,7 +28,7 @@ COIN_CANDIDATES = 256
 class DraftInput:
     """What one session gives the head: the positions p .. n-1 that its cache (p = cache.length) does not cover yet.
 
-    features: [n - p, 3 * H_target], h_j for j = p .. n-1. next_tokens: int64 [n - p], x[p+1] .. x[n].
+    features: [n - p, feature width], h_j for j = p .. n-1. next_tokens: int64 [n - p], x[p+1] .. x[n].
     coin: the noise that the target will sample with, for proposals that follow it; None: they are the likeliest tokens.
     """
 
@@ -45,6 +45,8 @@ class Proposer:
         self.head = head
         self.config = head.config
         self._target_ids = head.target_ids()
+        if not head.config.shift:
+            raise FailedPrecondition("this draft head was trained without the shift, for comparison; it cannot propose")
         if head.config.vocab_size > _ID_RANGE:
             raise InvalidArgument("head.vocab_size", f"{head.config.vocab_size} exceeds the supported {_ID_RANGE}")
 
@@ -121,7 +123,7 @@ class Proposer:
         return layer_input[last], residual[last], Rotation(rotation.cos[last], rotation.sin[last])
 
     def _checked(self, number: int, entry: DraftInput) -> int:
-        rows, width = entry.features.shape[0], 3 * self.config.target_hidden_size
+        rows, width = entry.features.shape[0], self.config.feature_width
         if rows < 1 or entry.features.shape != (rows, width) or entry.next_tokens.shape != (rows,):
             raise InvalidArgument(
                 f"inputs[{number}]",

@@ -1,4 +1,4 @@
-"""`dartspec draft` with the commands that need an engine besides the draft side's own."""
+"""`dartspec draft generate`, which needs an engine."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from contextlib import contextmanager
 import click
 
 from dartspec.services.common.config import options
-from dartspec.services.draft.texts.check_command import check_leaks
 from dartspec.services.draft.texts.settings import GenerateSettings
 from dartspec.services.draft.texts.write import Writer
-from dartspec.services.draft.train_cli import draft
 
 INTERRUPTED = 130  # as of every command that Ctrl-C ends
 
-draft.add_command(check_leaks)
 
-
-@draft.command()
+@click.command()
 @options(GenerateSettings, "DARTSPEC_DRAFT_GENERATE")
 def generate(settings: GenerateSettings) -> None:
     """Write texts to train on: every prompt, answered once at each temperature by the target.

@@ -30,7 +30,7 @@ class DraftRows:
     def __init__(
         self, config: HeadConfig, positions: int, unit: int, head_dtype: torch.dtype, like: torch.Tensor
     ) -> None:
-        width = 3 * config.target_hidden_size
+        width = config.feature_width
         device = like.device
         self.head = zeros((2, config.num_key_value_heads, positions, config.head_dim), head_dtype, device)
         self.ends = zeros((positions // PREFIX_BLOCK, width), like.dtype, device)
@@ -64,7 +64,7 @@ class DraftRows:
 
 def bytes_per_position(config: HeadConfig, unit: int, head_itemsize: int, itemsize: int) -> float:
     """Memory of `DraftRows` for each position."""
-    width = 3 * config.target_hidden_size
+    width = config.feature_width
     head = 2 * config.num_key_value_heads * config.head_dim * head_itemsize
     return head + width * itemsize * (1 / PREFIX_BLOCK + WAITING_ROWS / unit)
 

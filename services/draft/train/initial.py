@@ -1,17 +1,48 @@
-"""A head to start from: the target's last layer, with the top feature passed through."""
+"""A head to start from: the target's last layer with the top feature passed through, or random numbers."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dartspec.services.common.errors import FailedPrecondition
+from dartspec.services.common.errors import FailedPrecondition, InvalidArgument
 from dartspec.services.draft.checkpoint import target_output_rows, with_target
 from dartspec.services.draft.config import HeadConfig
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.target_info import TargetInfo
+from dartspec.services.draft.train.settings import TrainSettings
+
+
+def chosen_layers(settings: TrainSettings, target: TargetInfo) -> tuple[int, ...]:
+    """The feature layers that `settings` ask for.
+
+    Raises InvalidArgument for layers that the target lacks, and for its last one, whose output serves as its last
+    hidden state only after a norm.
+    """
+    if not settings.feature_layers:
+        return target.feature_layers
+    layers = tuple(int(part) for part in settings.feature_layers.split(","))
+    if max(layers) > target.num_layers - 2 or len(set(layers)) != len(layers):
+        raise InvalidArgument(
+            "feature_layers",
+            f"must be distinct layers from 0 to {target.num_layers - 2} of {target.name!r}, "
+            f"got {settings.feature_layers}",
+        )
+    return layers
+
+
+def settings_config(model: Any, target: TargetInfo, settings: TrainSettings, draft_vocab_size: int) -> HeadConfig:
+    """The configuration of a head as `settings` describe it."""
+    config = head_config(model, target, settings.draft_length, draft_vocab_size)
+    return dataclasses.replace(
+        config,
+        feature_layers=chosen_layers(settings, target),
+        shift=settings.shift,
+        transition_rank=settings.transition_rank,
+    )
 
 
 def head_config(model: Any, target: TargetInfo, draft_length: int, draft_vocab_size: int) -> HeadConfig:
@@ -36,7 +67,7 @@ def initial_head(model: Any, target: TargetInfo, config: HeadConfig, vocabulary:
     if last.self_attn.q_proj.bias is not None:
         raise FailedPrecondition("target layers with attention biases have no counterpart in the head's format")
     # Scaled down, because the top feature foretells x[j+1], which the head is told, and hides what the layer adds.
-    head.fc.weight.zero_()[:, 2 * hidden :] = 0.1 * torch.eye(hidden)
+    head.fc.weight.zero_()[:, -hidden:] = 0.1 * torch.eye(hidden)
     layer.hidden_norm.weight.copy_(last.input_layernorm.weight)
     layer.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
     for name in ("q_proj", "k_proj", "v_proj"):
@@ -46,9 +77,28 @@ def initial_head(model: Any, target: TargetInfo, config: HeadConfig, vocabulary:
         getattr(layer.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
     weight = target.norm_weight.float().clamp(min=1e-3)
     head.norm.weight.copy_((weight * weight.mean()).sqrt())
-    layer.mask_rep.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    layer.mask_rep.normal_(0.0, 0.02, generator=generator)
+    _common(head, target, vocabulary, generator)
+    return head
+
+
+@torch.no_grad()
+def random_head(target: TargetInfo, config: HeadConfig, vocabulary: Tensor, seed: int) -> DraftHead:
+    """A float32 head of normal weights with standard deviation 0.02, norms 1, and the target's output matrix."""
+    head, generator = DraftHead(config, target.embedding.float()), torch.Generator().manual_seed(seed)
+    for parameter in [*head.fc.parameters(), *head.midlayer.parameters()]:
+        if parameter.dim() > 1 or parameter is head.midlayer.mask_rep:
+            parameter.normal_(0.0, 0.02, generator=generator)
+    _common(head, target, vocabulary, generator)
+    return head
+
+
+def _common(head: DraftHead, target: TargetInfo, vocabulary: Tensor, generator: torch.Generator) -> None:
+    """Draft vocabulary, output matrix, and a transition score that is 0 but can learn."""
     head.d2t.copy_(vocabulary - torch.arange(len(vocabulary)))
     head.t2d.zero_()[vocabulary] = True
     head.lm_head.weight = torch.nn.Parameter(target_output_rows(target, vocabulary).float(), requires_grad=False)
     head.lm_head_is_target = True
-    return head
+    if head.transition is not None:
+        head.transition.left.normal_(0.0, 0.02, generator=generator)

@@ -1,8 +1,7 @@
-"""Many prefixes of one text in one pass (arXiv:2601.19278): clean positions once, a MASK group for each prefix.
+"""Many prefixes of several texts in one pass (arXiv:2601.19278): clean positions once, a MASK group for each prefix.
 
-Prefix n means: x[0..n-1] processed, x[n] pending. Its group is clean position n-1 (offset 1) and MASK positions
-n .. n+d-2 (offsets 2..d). Clean positions are causal; a group sees clean positions 0..n-1 and itself causally; groups
-never see each other. Clean keys and values are computed once per text, and only the group rows get outputs.
+Clean positions are causal; a group sees clean positions 0..n-1 of its text and itself causally; groups never see each
+other, nor another text. Only the wanted rows of groups get outputs.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ import torch
 from torch import Tensor
 
 from dartspec.services.draft.head import DraftHead
+from dartspec.services.draft.train import layout as rules
+from dartspec.services.draft.train.attention import attend
 from dartspec.services.draft.train.teacher import TextTensors
 
 
@@ -25,64 +26,34 @@ class PackedText:
     prefixes: Tensor
 
 
-def packed_hidden(head: DraftHead, packed: Sequence[PackedText], wanted: Tensor) -> Tensor:
+def packed_hidden(head: DraftHead, packed: Sequence[PackedText], wanted: Tensor, backend: str | None = None) -> Tensor:
     """Hidden states after the first final norm, [wanted rows, H].
 
     `wanted` is bool [sum of G, d], in the order of the texts and their prefixes: the (prefix, offset) pairs to compute.
+    backend: as in `attention.attend`.
     """
     masks, device = head.config.draft_length, head.fc.weight.device
-    lengths = [len(entry.text.tokens) - 1 for entry in packed]  # the last token is only ever a label
+    layout = rules.make_layout([entry.prefixes for entry in packed], wanted.to(device))
+    shift = int(head.config.shift)
+    inputs = [(entry.text, length) for entry, length in zip(packed, layout.lengths, strict=True)]
     layer_input, residual = head.prefix_rows(
-        torch.cat([entry.text.features[:-1] for entry in packed]).to(device),
-        torch.cat([entry.text.tokens[1:] for entry in packed]).to(device),
+        torch.cat([text.features[:length] for text, length in inputs]).to(device),
+        torch.cat([text.tokens[shift : length + shift] for text, length in inputs]).to(device),
     )
-    positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
-    keys, values = head.keys_values(layer_input, head.rotation(positions))
-
-    starts = torch.tensor([0, *lengths[:-1]]).cumsum(0)
-    counts = [len(entry.prefixes) for entry in packed]
-    prefixes = torch.cat([entry.prefixes for entry in packed]).to(device)
-    last = prefixes - 1 + torch.repeat_interleave(starts, torch.tensor(counts)).to(device)
+    clean = head.keys_values(layer_input, head.rotation(rules.clean_positions(layout)))
     mask_input, mask_residual = head.mask_rows(1)
-    mask_rotation = head.rotation((prefixes[:, None] + torch.arange(masks, device=device)).flatten())
-    mask_keys, mask_value = head.keys_values(mask_input, mask_rotation)
-    mask_keys = mask_keys.unflatten(0, (len(prefixes), masks))
-    mask_queries = head.queries(mask_input, mask_rotation).unflatten(0, (len(prefixes), masks))
-    last_queries = head.queries(layer_input[last], head.rotation(prefixes - 1))
-    queries = torch.cat((last_queries[:, None], mask_queries), 1)  # [groups, d, heads, head_dim]
+    mask_keys, mask_values = head.keys_values(mask_input, head.rotation(rules.mask_positions(layout).flatten()))
 
-    mixed = []
-    for group_queries, group_keys, key, value, entry in zip(
-        queries.split(counts), mask_keys.split(counts), keys.split(lengths), values.split(lengths), packed, strict=True
-    ):
-        mixed.append(_attend_groups(group_queries, group_keys, mask_value[0], key, value, entry.prefixes.to(device)))
-    residuals = torch.cat((residual[last][:, None], mask_residual.expand(len(prefixes), masks, -1)), 1)
-    return head.finish(torch.cat(mixed)[wanted], residuals[wanted])
-
-
-def _attend_groups(
-    queries: Tensor, mask_keys: Tensor, mask_value: Tensor, keys: Tensor, values: Tensor, prefixes: Tensor
-) -> Tensor:
-    """Attention of one text's groups over its clean positions and their own MASK positions: [G, d, heads * D].
-
-    queries [G, d, heads, D]; mask_keys [G, d-1, kv, D]; mask_value [kv, D], equal at all MASK positions;
-    keys, values [T, kv, D]; prefixes [G].
-    """
-    groups, depth, heads, head_dim = queries.shape
-    length, kv_heads, _ = keys.shape
-    shared = heads // kv_heads
-    # [kv, shared, G, d, D]; query heads that share a key head are rows of one product
-    arranged = queries.unflatten(2, (kv_heads, shared)).permute(2, 3, 0, 1, 4) * head_dim**-0.5
-    clean = (arranged.reshape(kv_heads, -1, head_dim) @ keys.permute(1, 2, 0)).view(
-        kv_heads, shared, groups, depth, length
+    is_mask = layout.row_offset > 0
+    positions, last = rules.row_positions(layout), layout.last_clean()[layout.row_group[~is_mask]]
+    queries = torch.cat(
+        (
+            head.queries(layer_input[last], head.rotation(positions[~is_mask])),
+            head.queries(mask_input, head.rotation(positions[is_mask])),
+        )
     )
-    own = arranged.transpose(1, 2).reshape(kv_heads, groups, shared * depth, head_dim) @ mask_keys.permute(2, 0, 3, 1)
-    own = own.view(kv_heads, groups, shared, depth, depth - 1).transpose(1, 2)
-    beyond = torch.arange(length, device=keys.device) >= prefixes[:, None]  # [G, T]
-    later = torch.ones(depth, depth - 1, dtype=torch.bool, device=keys.device).triu(0)  # row r sees MASKs 1..r
-    scores = torch.cat((clean.masked_fill(beyond[:, None], -torch.inf), own.masked_fill(later, -torch.inf)), -1)
-    weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
-    mixed = weights[..., :length].reshape(kv_heads, -1, length) @ values.transpose(0, 1)
-    mixed = mixed.view(kv_heads, shared, groups, depth, head_dim)
-    mixed = mixed + weights[..., length:].sum(-1, keepdim=True) * mask_value[:, None, None, None]
-    return mixed.permute(2, 3, 0, 1, 4).reshape(groups, depth, heads * head_dim)
+    residuals = torch.cat((residual[last], mask_residual.expand(int(is_mask.sum()), -1)))
+    # Clean rows came first; `order` puts every row at its place.
+    order = torch.cat(((~is_mask).nonzero()[:, 0], is_mask.nonzero()[:, 0])).argsort()
+    own = mask_keys.unflatten(0, (len(layout.prefixes), masks)), mask_values[0]
+    return head.finish(attend(layout, queries[order], clean, own, backend), residuals[order])

@@ -1,4 +1,4 @@
-"""Settings of the training loop; free of torch, so that `--help` is quick."""
+"""Settings of training; free of torch, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from dartspec.services.common.config import between, setting
 
 
+def _layers(value: str) -> str | None:
+    if value and not all(part.isdecimal() for part in value.split(",")):
+        return f"must be decoder layers from 0, separated by commas, got {value!r}"
+    return None
+
+
 @dataclass(frozen=True)
 class TrainSettings:
-    """What the loop does; the defaults are the recipe of the demo head."""
+    """What is trained and how; the defaults are the recipe of the demo head."""
 
     steps: int = setting(3000, "Optimiser steps.", check=between(1, 10**9))
-    prefixes: int = setting(192, "Prefixes a step and process.", check=between(1, 10**6))
-    per_text: int = setting(32, "Prefixes sampled from one text in a step.", check=between(1, 10**6))
+    prefixes: int = setting(192, "Prefixes a pass.", check=between(1, 10**6))
+    accumulate: int = setting(1, "Passes a step and process whose gradients are added.", check=between(1, 10**6))
+    per_text: int = setting(32, "Prefixes sampled from one text in a pass.", check=between(1, 10**6))
     shallow_depth: int = setting(3, "Offsets trained for every prefix.", check=between(1, 64))
     deep_share: float = setting(0.2, "Share of prefixes trained at all offsets.", check=between(0.01, 1))
     gamma: float = setting(0.6, "Weight of offset t is gamma to the power t - 1.", check=between(0.01, 1))
@@ -21,5 +28,22 @@ class TrainSettings:
     warmup: int = setting(30, "Steps of linear warm-up.", check=between(0, 10**9))
     clip: float = setting(0.5, "Largest gradient norm.", check=between(1e-6, 1e6))
     weight_decay: float = setting(0.01, "AdamW weight decay.", check=between(0, 1))
-    eval_every: int = setting(250, "Steps between evaluations and checkpoints.", check=between(1, 10**9))
     seed: int = setting(0, "Seed of the sampling of texts and prefixes.", check=between(0, 2**31))
+    dtype: str = setting(
+        "auto",
+        "Numbers of the passes; weights are float32. auto: bfloat16 where the device has it.",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    init: str = setting("target-last", "The layer to start from.", choices=("target-last", "random"))
+    output: str = setting(
+        "frozen", "Output matrix: the target's rows, or trained from them on.", choices=("frozen", "trained")
+    )
+    draft_length: int = setting(7, "MASK positions, d - 1.", check=between(0, 63))
+    draft_vocab: int = setting(
+        8192, "Draft vocabulary, chosen from the text; 0 is the target's whole one.", check=between(0, 10**7)
+    )
+    feature_layers: str = setting(
+        "", "Decoder layers from 0 whose outputs are the features, as 1,14,26; '' is 1, N/2 - 1, N - 4.", check=_layers
+    )
+    transition_rank: int = setting(0, "Rank of a transition score trained with the head.", check=between(0, 4096))
+    shift: bool = setting(True, "Feed each position the next token; without it the head is for comparison only.")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.train.packed import PackedText, packed_hidden
-from dartspec.services.draft.train.teacher import TeacherCache, TextTensors
+from dartspec.services.draft.train.teacher import TextSource, TextTensors
 
 TOP_K = 25
 
@@ -33,14 +33,14 @@ class Evaluation:
 
 
 @torch.inference_mode()
-def evaluate(head: DraftHead, texts: TeacherCache, limit: int = 32) -> Evaluation:
+def evaluate(head: DraftHead, texts: TextSource, limit: int = 32) -> Evaluation:
     """Evaluate on the first `limit` texts; the text itself stands for what the target chooses."""
     depth = head.config.depth
     hit1, hit10, seen = np.zeros(depth), np.zeros(depth), np.zeros(depth)
     tokens, rounds = np.zeros(3), np.zeros(3)
     for number in range(min(limit, len(texts))):
         accepted: list[tuple[int, int, int]] = []
-        for ids, logprobs, truth in _prefixes(head, texts[number]):
+        for ids, logprobs, truth in _prefixes(head, texts.batch([number])[0]):
             hits = ids[: len(truth)] == truth[:, None]
             hit1[: len(truth)] += hits[:, 0]
             hit10[: len(truth)] += hits[:, :10].any(-1)
@@ -106,5 +106,5 @@ def _prefixes(
     best = logits.topk(min(TOP_K, logits.shape[-1]), -1)
     ids = head.target_ids().cpu()[best.indices].unflatten(0, (len(prefixes), depth)).numpy()
     logprobs = (best.values - logits.logsumexp(-1, keepdim=True)).unflatten(0, (len(prefixes), depth)).numpy()
-    tokens = text.tokens.numpy()
+    tokens = text.tokens.cpu().numpy()
     return [(ids[row], logprobs[row], tokens[n + 1 : n + 1 + depth]) for row, n in enumerate(prefixes.tolist())]

@@ -1,29 +1,25 @@
-"""The training loop: sampled prefixes of shuffled texts, bfloat16 passes, float32 master weights."""
+"""The training step: sampled prefixes of shuffled texts, passes in float32 or bfloat16, float32 weights."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
-import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
-from tqdm import tqdm
 
-from dartspec.services.draft.checkpoint import save_head
+from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.draft.head import DraftHead
-from dartspec.services.draft.train.loss import FrozenOutputKL, restrict_teacher
+from dartspec.services.draft.train.loss import OutputKL, restrict_teacher
 from dartspec.services.draft.train.packed import PackedText, packed_hidden
+from dartspec.services.draft.train.sampling import Chosen, Sampler
 from dartspec.services.draft.train.settings import TrainSettings
-from dartspec.services.draft.train.simulate import evaluate
-from dartspec.services.draft.train.teacher import TeacherCache, TextTensors
+from dartspec.services.draft.train.teacher import TextSource
 
 
 def learning_rate(step: int, settings: TrainSettings) -> float:
@@ -34,155 +30,170 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
     return settings.rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
 
 
-def sample_prefixes(text: TextTensors, count: int, generator: torch.Generator) -> Tensor:
-    """Up to `count` distinct prefixes n of the answer, prompt_length <= n <= T - 2, ascending: int64 [G]."""
-    first, last = text.prompt_length, len(text.tokens) - 2
-    order = torch.randperm(last - first + 1, generator=generator)
-    return order[:count].sort().values + first
+@dataclass(frozen=True)
+class Batch:
+    """One pass: texts with their prefixes, which rows are wanted (bool [G, d]), and per wanted row (R of them) the
+    teacher over the draft vocabulary, the weight, and the draft id of the token before, -1 for none."""
 
-
-def offset_weights(
-    prefixes: Tensor, length: int, depth: int, settings: TrainSettings, generator: torch.Generator
-) -> Tensor:
-    """Loss weights float32 [G, d]; 0 where offset t has no token x[n+t] in the text, or was not drawn.
-
-    A share of the prefixes is trained at all offsets and weighs more beyond `shallow_depth`, which leaves the
-    expected loss unchanged.
-    """
-    offsets = torch.arange(1, depth + 1)
-    weights = settings.gamma ** (offsets - 1).float() * (prefixes[:, None] + offsets < length)
-    deep = torch.rand(len(prefixes), 1, generator=generator) < settings.deep_share
-    return torch.where(offsets > settings.shallow_depth, weights * deep / settings.deep_share, weights)
+    packed: list[PackedText]
+    wanted: Tensor
+    ids: Tensor
+    probs: Tensor
+    weights: Tensor
+    previous: Tensor
 
 
 class Trainer:
-    """Owns master weights, optimiser and sampling state; `run` trains, `save_state`/`load_state` make it resumable."""
+    """Owns the head's weights, the optimiser and the stream of passes; `state` and `load` continue a run exactly.
 
-    def __init__(self, head: DraftHead, caches: Sequence[TeacherCache], settings: TrainSettings) -> None:
-        self.settings, self.caches = settings, caches
+    A step adds the gradients of `accumulate` passes of every process, so that two processes do what one does with twice
+    the passes a step, to rounding.
+    """
+
+    def __init__(
+        self, head: DraftHead, source: TextSource, settings: TrainSettings, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.settings, self.source, self.dtype = settings, source, dtype
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self.head = head.to(torch.bfloat16)
-        self.trained = [p for name, p in self.head.named_parameters() if not name.startswith("lm_head")]
-        self.head.lm_head.requires_grad_(False)
-        self.masters = [p.detach().float().clone().requires_grad_(True) for p in self.trained]
-        decayed = [p for p in self.masters if p.dim() > 1]
-        plain = [p for p in self.masters if p.dim() == 1]
-        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=settings.rate, betas=(0.9, 0.999), fused=True)
-        self.draft_ids = torch.full((head.config.vocab_size,), -1, dtype=torch.int64)
-        self.draft_ids[head.target_ids()] = torch.arange(head.config.draft_vocab_size)
-        self.generator = torch.Generator().manual_seed(settings.seed * 1000 + self.rank)
+        self.head = head.float().requires_grad_(False)
+        self.device = head.fc.weight.device
+        frozen = ("lm_head.weight",)
+        if settings.output == "trained":
+            # A copy: the matrix may be the target's own, which a live teacher still needs.
+            frozen, head.lm_head_is_target = (), False
+            head.lm_head.weight = torch.nn.Parameter(head.lm_head.weight.detach().clone())
+        self.trained = {name: p.requires_grad_() for name, p in head.named_parameters() if name not in frozen}
+        self._frozen_output = head.lm_head.weight.detach().to(dtype) if frozen else None
+        matrices = [p for p in self.trained.values() if p.dim() > 1]
+        vectors = [p for p in self.trained.values() if p.dim() == 1]
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": matrices, "weight_decay": settings.weight_decay},
+                {"params": vectors, "weight_decay": 0.0},
+            ],
+            lr=settings.rate,
+            betas=(0.9, 0.999),
+            fused=True,
+        )
+        self._draft_ids = torch.full((head.config.vocab_size,), -1, dtype=torch.int64, device=self.device)
+        self._draft_ids[head.target_ids()] = torch.arange(head.config.draft_vocab_size, device=self.device)
+        self.sampler = Sampler(source.sizes, settings, head.config.depth)
         self.step, self.prefixes_seen = 0, 0
-        self._texts = self._shuffled()
-
-    def use_masters(self, masters: Sequence[Tensor]) -> None:
-        """Take over float32 weights, for example of an earlier run."""
-        for mine, given in zip(self.masters, masters, strict=True):
-            mine.data.copy_(given)
-        self._publish()
 
     def train_step(self) -> float:
-        """One optimiser step; the mean loss per prefix."""
-        settings, depth = self.settings, self.head.config.depth
-        packed, weights, teachers = [], [], []
-        count = 0
-        while count < settings.prefixes:
-            text = next(self._texts)
-            prefixes = sample_prefixes(text, min(settings.per_text, settings.prefixes - count), self.generator)
-            packed.append(PackedText(text, prefixes))
-            weights.append(offset_weights(prefixes, len(text.tokens), depth, settings, self.generator))
-            # The teacher of offset t of prefix n stands at position n + t - 1.
-            index = (prefixes[:, None] + torch.arange(depth)).clamp(max=len(text.tokens) - 1)
-            teachers.append((text.teacher_ids[index], text.teacher_probs[index]))
-            count += len(prefixes)
-        weight = torch.cat(weights)
-        wanted = weight > 0
-        ids = torch.cat([ids for ids, _ in teachers])[wanted]
-        probs = torch.cat([probs for _, probs in teachers])[wanted]
-        ids, probs = restrict_teacher(ids, probs, self.draft_ids)
-        hidden = packed_hidden(self.head, packed, wanted)
-        loss = FrozenOutputKL.apply(
-            self.head.norm(hidden), self.head.lm_head.weight, ids, probs, weight[wanted] / count
+        """One optimiser step over the passes of all processes; the mean loss per prefix."""
+        passes = self.settings.accumulate * self.world
+        total = 0.0
+        for number in range(passes):
+            chosen = self.sampler.next_pass()  # everyone draws all passes, so that the stream is the same everywhere
+            if number % self.world == self.rank:
+                batch = self.prepare(chosen)
+                loss = self.loss(self.hidden(batch), batch)
+                loss.backward()
+                total += float(loss.detach())
+        return self.update(total)
+
+    def prepare(self, chosen: Sequence[Chosen]) -> Batch:
+        """Features, teacher and weights of a pass."""
+        device = self.device
+        texts = self.source.batch([entry.text for entry in chosen])
+        ids, probs, before = [], [], []
+        for entry, text in zip(chosen, texts, strict=True):
+            place = text.tokens.device
+            group, offset = (part.to(place) for part in (entry.weights > 0).nonzero(as_tuple=True))
+            # The teacher of offset t of prefix n stands at position n + t - 1, where the token before it is, too.
+            teacher = entry.prefixes.to(place)[group] + offset
+            ids.append(text.teacher_ids[teacher])
+            probs.append(text.teacher_probs[teacher])
+            # Offset 1 follows the pending token, which the head is fed; it has no transition.
+            before.append(torch.where(offset > 0, text.tokens[teacher], -1))
+        weights = torch.cat([entry.weights for entry in chosen])
+        wanted = weights > 0
+        total = self.settings.prefixes * self.settings.accumulate * self.world
+        previous = torch.cat(before).to(device)
+        return Batch(
+            [PackedText(text, entry.prefixes) for text, entry in zip(texts, chosen, strict=True)],
+            wanted.to(device),
+            *restrict_teacher(torch.cat(ids).to(device), torch.cat(probs).to(device), self._draft_ids),
+            (weights[wanted] / total).to(device),
+            torch.where(previous >= 0, self._draft_ids[previous.clamp(min=0)], -1),
         )
-        loss.backward()
-        self._update()
-        self.prefixes_seen += count * self.world
-        return loss.item()
 
-    def run(self, output: Path, held_out: TeacherCache | None, progress: bool = True) -> list[dict[str, Any]]:
-        """Train to `settings.steps`, with evaluation and a checkpoint every `eval_every` steps; returns the curve."""
-        output.mkdir(parents=True, exist_ok=True)
-        curve: list[dict[str, Any]] = []
-        bar = tqdm(total=self.settings.steps, initial=self.step, disable=not progress or self.rank > 0, mininterval=10)
-        began, smooth = time.monotonic(), 0.0
-        while self.step < self.settings.steps:
-            loss = self.train_step()
-            smooth = loss if smooth == 0.0 else 0.98 * smooth + 0.02 * loss
-            bar.update()
-            bar.set_postfix(loss=f"{smooth:.3f}", prefixes=self.prefixes_seen, refresh=False)
-            if self.step % self.settings.eval_every == 0 or self.step == self.settings.steps:
-                if self.rank == 0:
-                    point = {"step": self.step, "prefixes": self.prefixes_seen, "loss": round(smooth, 4)}
-                    point["minutes"] = round((time.monotonic() - began) / 60, 2)
-                    if held_out is not None:
-                        point.update(dataclasses.asdict(evaluate(self.head, held_out)))
-                    curve.append(point)
-                    with (output / "curve.jsonl").open("a") as lines:
-                        lines.write(json.dumps(point) + "\n")
-                    tqdm.write(json.dumps(point))
-                    save_head(self.head, output)
-                    self.save_state(output / "state.pt")
-                if self.world > 1:
-                    dist.barrier()
-        bar.close()
-        return curve
+    def hidden(self, batch: Batch) -> Tensor:
+        """What the output matrix is applied to, [R, H]."""
+        with self.autocast():
+            return self.head.norm(packed_hidden(self.head, batch.packed, batch.wanted))
 
-    def save_state(self, path: Path) -> None:
-        """Write masters, optimiser and position to a temporary name, then rename."""
-        state = {
-            "masters": self.masters,
+    def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """This pass's part of the step's mean loss per prefix."""
+        matrix = self._frozen_output if self._frozen_output is not None else self.head.lm_head.weight.to(self.dtype)
+        left = right = None
+        if self.head.transition is not None:
+            known = (batch.previous >= 0)[:, None]
+            left = self.head.transition.left[batch.previous.clamp(min=0)] * known
+            right = self.head.transition.right
+        return OutputKL.apply(hidden, matrix, batch.ids, batch.probs, batch.weights, left, right)
+
+    def update(self, loss: float) -> float:
+        """Add up gradients and `loss` of all processes, clip, and step; the loss of all."""
+        settings, parameters = self.settings, list(self.trained.values())
+        if self.world > 1:
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            flat = torch.cat(
+                [*(gradient.flatten() for gradient in gradients), torch.tensor([loss], device=self.device)]
+            )
+            dist.all_reduce(flat)
+            for parameter, part in zip(parameters, flat[:-1].split([p.numel() for p in parameters]), strict=True):
+                parameter.grad = part.view_as(parameter)
+            loss = float(flat[-1])
+        clip_grad_norm_(parameters, settings.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.step, settings)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        self.prefixes_seen += settings.prefixes * settings.accumulate * self.world
+        return loss
+
+    def autocast(self) -> torch.autocast:
+        """The context that passes run in."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+
+    def state(self) -> dict[str, Any]:
+        """All that the rest of the run depends on; the same in every process."""
+        return {
+            "weights": {name: p.detach() for name, p in self.trained.items()},
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "prefixes_seen": self.prefixes_seen,
+            "sampler": self.sampler.state(),
+            "settings": dataclasses.asdict(self.settings),
+            "texts": self.source.fingerprint,
+            "vocabulary": self.head.target_ids().cpu(),
         }
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        torch.save(state, temporary)
-        temporary.replace(path)
-
-    def load_state(self, path: Path) -> None:
-        """Go on from `save_state`; texts and prefixes are sampled anew from a seed that depends on the step."""
-        state = torch.load(path, weights_only=True)
-        self.use_masters(state["masters"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.prefixes_seen = state["step"], state["prefixes_seen"]
-        self.generator.manual_seed(self.settings.seed * 1000 + self.rank + 7919 * self.step)
-        self._texts = self._shuffled()
-
-    def _update(self) -> None:
-        gradients = torch.cat([p.grad.float().flatten() for p in self.trained if p.grad is not None])
-        if self.world > 1:
-            dist.all_reduce(gradients)
-            gradients /= self.world
-        for master, part in zip(self.masters, gradients.split([p.numel() for p in self.masters]), strict=True):
-            master.grad = part.view_as(master)
-        for parameter in self.trained:
-            parameter.grad = None
-        clip_grad_norm_(self.masters, self.settings.clip)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.step, self.settings)
-        self.optimizer.step()
-        self._publish()
-        self.step += 1
 
     @torch.no_grad()
-    def _publish(self) -> None:
-        for parameter, master in zip(self.trained, self.masters, strict=True):
-            parameter.copy_(master)
+    def load(self, state: dict[str, Any], allow_changes: bool = False) -> None:
+        """Go on from `state`. Raises FailedPrecondition when it was made with other settings, texts or weights.
 
-    def _shuffled(self) -> Iterator[TextTensors]:
-        """Endless passes over all texts, each in a new order."""
-        while True:
-            places = [(cache, index) for cache, part in enumerate(self.caches) for index in range(len(part))]
-            for place in torch.randperm(len(places), generator=self.generator).tolist():
-                cache, index = places[place]
-                yield self.caches[cache][index]
+        allow_changes: take weights, optimiser and step of a run with other settings or texts, which is no longer the
+        run without an interruption; the shapes of the weights must still be the same.
+        """
+        mine = self.state()
+        changed = [name for name, value in mine["settings"].items() if state["settings"].get(name) != value]
+        changed += ["text"] if state["texts"] != mine["texts"] else []
+        if changed and not allow_changes:
+            raise FailedPrecondition(
+                f"the checkpoint has another {', '.join(changed)}; give the same, --resume changed to go on "
+                "all the same, or --resume never to begin anew"
+            )
+        if not torch.equal(state["vocabulary"], mine["vocabulary"]):
+            raise FailedPrecondition("the checkpoint has another draft vocabulary; --resume never begins anew")
+        shapes = {name: weight.shape for name, weight in state["weights"].items()}
+        if shapes != {name: p.shape for name, p in self.trained.items()}:
+            raise FailedPrecondition("the checkpoint's weights have other shapes; --resume never begins anew")
+        for name, parameter in self.trained.items():
+            parameter.copy_(state["weights"][name])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.prefixes_seen = state["step"], state["prefixes_seen"]
+        self.sampler.load(state["sampler"])

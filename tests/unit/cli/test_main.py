@@ -36,7 +36,7 @@ def run_raising(monkeypatch):
         def broken() -> None:
             raise error
 
-        monkeypatch.setattr(main_module.LazyGroup, "get_command", lambda self, ctx, name: broken)
+        monkeypatch.setattr(LazyGroup, "get_command", lambda self, ctx, name: broken)
         return main(["doctor"])
 
     return run

@@ -129,7 +129,7 @@ def test_a_head_that_names_no_target_warns(saved: Path, target: TargetInfo, capl
         ({"num_key_value_heads": 3}, "num_attention_heads .4. must be a multiple"),
         ({"head_dim": 0}, "head_dim must be at least 1, got 0"),
         ({"feature_layers": [1, 3, 8]}, "feature_layers .1, 3, 8. do not exist"),
-        ({"feature_layers": [1, 3]}, "feature_layers must name 3 layers"),
+        ({"feature_layers": [1, 3, 1]}, "feature_layers names a layer twice"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling 'longrope' is not supported"),
     ],
 )

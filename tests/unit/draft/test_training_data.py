@@ -11,13 +11,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.draft.propose import DraftInput, Proposer
 from dartspec.services.draft.target_info import TargetInfo
 from dartspec.services.draft.train.data import Text, choose_vocabulary, read_texts, save_corpus, split_held_out
 from dartspec.services.draft.train.initial import head_config, initial_head
 from dartspec.services.draft.train.simulate import evaluate
-from dartspec.services.draft.train.teacher import TeacherCache, build
-from dartspec.services.draft.train.train import Trainer, TrainSettings
+from dartspec.services.draft.train.teacher import LiveTeacher, TeacherCache, build, open_or_build
 
 
 @pytest.fixture(scope="module")
@@ -66,24 +66,30 @@ def test_the_cache_holds_features_and_teacher_of_the_plain_forward_pass(
         assert stored.teacher_probs[:2].abs().max() == 0
 
 
-def test_training_lowers_the_loss_and_goes_on_from_a_checkpoint(
-    model: LlamaForCausalLM, cache: TeacherCache, tmp_path: Path
+def test_a_live_teacher_gives_what_the_cache_holds_unrounded(
+    model: LlamaForCausalLM, texts: list[Text], cache: TeacherCache
 ) -> None:
-    target = TargetInfo.from_model(model, "tiny")
-    config = head_config(model, target, 3, 30)
-    head = initial_head(model, target, config, torch.arange(5, 35))
-    settings = TrainSettings(steps=30, prefixes=24, per_text=8, warmup=2, eval_every=30, rate=5e-3)
-    trainer = Trainer(head, [cache], settings)
-    losses = [trainer.train_step() for _ in range(30)]
-    assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
-    trainer.save_state(tmp_path / "state.pt")
-    again = Trainer(initial_head(model, target, config, torch.arange(5, 35)), [cache], settings)
-    again.load_state(tmp_path / "state.pt")
-    assert again.step == 30
-    for mine, theirs in zip(again.masters, trainer.masters, strict=True):
-        assert torch.equal(mine, theirs)
-    for mine, theirs in zip(again.head.parameters(), trainer.head.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+    numbers = [7, 2, 7, 11]
+    live = LiveTeacher(model, texts, (1, 2, 3), 5)
+    assert live.sizes == cache.sizes
+    for mine, stored in zip(live.batch(numbers), cache.batch(numbers), strict=True):
+        assert mine.tokens.tolist() == stored.tokens.tolist()
+        assert mine.features.dtype == torch.float32
+        assert mine.teacher_ids.tolist() == stored.teacher_ids.tolist()
+        torch.testing.assert_close(mine.features.bfloat16(), stored.features)
+        torch.testing.assert_close(mine.teacher_probs, stored.teacher_probs, rtol=1e-3, atol=1e-5)
+
+
+def test_a_cache_of_something_else_is_refused(model: LlamaForCausalLM, texts: list[Text], tmp_path: Path) -> None:
+    build(model, texts, (1, 2, 3), 5, tmp_path / "cache", "target")
+    assert len(open_or_build(model, texts, (1, 2, 3), 5, tmp_path / "cache", "target")) == len(texts)
+    for changed in (
+        (texts[1:], (1, 2, 3), 5, "target"),
+        (texts, (0, 2, 3), 5, "target"),
+        (texts, (1, 2, 3), 5, "other"),
+    ):
+        with pytest.raises(FailedPrecondition, match="another --cache, or delete this one"):
+            open_or_build(model, *changed[:3], tmp_path / "cache", changed[3])
 
 
 def test_evaluation_counts_what_the_proposer_would_hit(model: LlamaForCausalLM, cache: TeacherCache) -> None:
