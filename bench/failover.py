@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from tqdm import tqdm
@@ -26,10 +26,20 @@ from bench.failover_stack import failover_stack
 from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.services.verifier.config import VerifierSettings
 
+if TYPE_CHECKING:
+    from tests.integration.tiny_model import TinyModel
+
 SCENARIOS = ("kill", "stop", "gateway", "ngram", "roll")
 FEW = (0, 9, 30, 63)
 NGRAM_KILLS = 10
 CLIENTS = 6
+
+
+def verifier_settings(tiny: TinyModel) -> VerifierSettings:
+    """A verifier of a tiny model."""
+    return VerifierSettings(
+        model=str(tiny.model), head=str(tiny.head), threads=1, budget="fixed:16", invariant="off", log_level="warning"
+    )
 
 
 def tiny_settings(directory: Path) -> tuple[VerifierSettings, str]:
@@ -37,10 +47,7 @@ def tiny_settings(directory: Path) -> tuple[VerifierSettings, str]:
     from tests.integration.tiny_model import make_tiny_model
 
     tiny = make_tiny_model(directory)
-    settings = VerifierSettings(
-        model=str(tiny.model), head=str(tiny.head), threads=1, budget="fixed:16", invariant="off", log_level="warning"
-    )
-    return settings, str(tiny.index)
+    return verifier_settings(tiny), str(tiny.index)
 
 
 def smollm2_settings() -> tuple[VerifierSettings, str]:

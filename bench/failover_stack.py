@@ -19,8 +19,8 @@ from dartspec.services.ngram.config import ServeSettings
 from dartspec.services.verifier.config import VerifierSettings
 
 # Limits of the gateway on a verifier that is stopped, seconds.
-FIRST_TOKEN_SECONDS = 2.0
-BETWEEN_TOKENS_SECONDS = 2.0
+FIRST_TOKEN_SECONDS = 5.0
+BETWEEN_TOKENS_SECONDS = 5.0
 
 
 class Replica:

@@ -15,6 +15,7 @@ from dartspec.gateway.registry import Record, Registry, ServiceKind
 from dartspec.gateway.route import ANYWHERE, REPLICA_KEY, Route
 from dartspec.gateway.router import Candidate, Wanted, choose
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from dartspec.services.common.tls import ClientTls
 
 RECONCILE_SECONDS = 1.0
 RETRY_AFTER_MS = 1000
@@ -41,11 +42,14 @@ class Asking:
 class Fleet:
     """Follows the registry: a link for each verifier that it names; each link lives and fails by itself."""
 
-    def __init__(self, registry: Registry, *, routing: str, limits: Limits, rng: random.Random) -> None:
+    def __init__(
+        self, registry: Registry, *, routing: str, limits: Limits, rng: random.Random, tls: ClientTls | None = None
+    ) -> None:
         self.routing = routing
         self._registry = registry
         self._limits = limits
         self._rng = rng
+        self._tls = tls
         self._turn = 0
         self._prefixes = PrefixMemory()
         self._typical_tokens = FIRST_TYPICAL_TOKENS
@@ -181,7 +185,7 @@ class Fleet:
         records = self.records()
         for address, record in records.items():
             if address not in self._links:
-                link = VerifierLink(address, self._models, self._limits, self._answered)
+                link = VerifierLink(address, self._models, self._limits, self._answered, self._tls)
                 link.held = address in self._held
                 self._links[address] = link
                 self._tasks[address] = asyncio.create_task(link.run())
