@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from dartspec.gateway.dns_feed import service_addresses
 from dartspec.gateway.limits import Limits
 from dartspec.gateway.router import POLICIES
+from dartspec.gateway.tracing import otel_endpoint
 from dartspec.services.common.config import addresses, between, redis_url, setting, tcp_address
+from dartspec.services.common.logs import FORMATS
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,14 @@ class Settings:
     api_keys_file: str = setting(
         "", 'File of API keys, "name:key" a line; when given, every request must bring one of them.'
     )
+    tls_cert: str = setting("", "PEM file of this gateway's certificate; when given, TCP listeners speak TLS.")
+    tls_key: str = setting("", "PEM file of its key.")
+    tls_client_ca: str = setting("", "PEM file of authorities; when given, clients must show a certificate of theirs.")
+    peer_ca: str = setting(
+        "", "PEM file of authorities; when given, verifiers and ngram services are called over TLS (not Unix sockets)."
+    )
+    peer_cert: str = setting("", "PEM file of the certificate that this gateway shows to them.")
+    peer_key: str = setting("", "PEM file of its key.")
     verifier: tuple[str, ...] = setting(
         (),
         "Address of a verifier, or dns:///NAME:PORT for all that a name has; others may announce themselves.",
@@ -108,7 +118,13 @@ class Settings:
         "calls end on their old connection; 0: never.",
         check=between(0, 1e6),
     )
+    otel_endpoint: str = setting(
+        "",
+        "Collector of OpenTelemetry traces, http://HOST:4317 (OTLP over gRPC; https for TLS); default: none.",
+        check=otel_endpoint,
+    )
     log_level: str = setting("info", "What is logged on stderr.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=FORMATS)
 
     @property
     def limits(self) -> Limits:

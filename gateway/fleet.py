@@ -17,6 +17,7 @@ from dartspec.gateway.router import Candidate, Wanted, choose
 from dartspec.gateway.stats import Control
 from dartspec.gateway.steering import Steering
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from dartspec.services.common.tls import ClientTls
 
 RECONCILE_SECONDS = 1.0
 RETRY_AFTER_MS = 1000
@@ -44,7 +45,14 @@ class Fleet:
     """Follows the registry: a link for each verifier that it names; each link lives and fails by itself."""
 
     def __init__(
-        self, registry: Registry, *, routing: str, limits: Limits, rng: random.Random, learned: bool = False
+        self,
+        registry: Registry,
+        *,
+        routing: str,
+        limits: Limits,
+        rng: random.Random,
+        learned: bool = False,
+        tls: ClientTls | None = None,
     ) -> None:
         """``learned``: a policy learns which requests of mode auto do better without drafts."""
         self.routing = routing
@@ -52,6 +60,7 @@ class Fleet:
         self._limits = limits
         self._learned = learned
         self._rng = rng
+        self._tls = tls
         self._turn = 0
         self._prefixes = PrefixMemory()
         self._typical_tokens = FIRST_TYPICAL_TOKENS
@@ -192,7 +201,8 @@ class Fleet:
         records = self.records()
         for address, record in records.items():
             if address not in self._links:
-                link = VerifierLink(address, self._models, self._limits, self._answered, Steering(self._learned))
+                steering = Steering(self._learned)
+                link = VerifierLink(address, self._models, self._limits, self._answered, steering, self._tls)
                 link.held = address in self._held
                 self._links[address] = link
                 self._tasks[address] = asyncio.create_task(link.run())

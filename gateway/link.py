@@ -14,27 +14,22 @@ from typing import Any
 import grpc
 
 from dartspec.gateway.breaker import Breaker, BreakerState
+from dartspec.gateway.connection import explain, first_to_end, own_fault, say_hello
 from dartspec.gateway.drift import AcceptanceDrift
-from dartspec.gateway.faults import explain, own_fault
 from dartspec.gateway.limits import Limits, Stalled
-from dartspec.gateway.model import CALL_SECONDS, Model, ModelSource
+from dartspec.gateway.model import Model, ModelSource
 from dartspec.gateway.replica_load import ReplicaLoad
 from dartspec.gateway.router import Load
 from dartspec.gateway.session import Session
 from dartspec.gateway.steering import Steering
-from dartspec.gateway.tasks import first_to_end
 from dartspec.gateway.types import Mode, Opening
 from dartspec.services.common.channel import open_channel
-from dartspec.services.common.errors import (
-    DartspecError,
-    FailedPrecondition,
-    Unavailable,
-)
+from dartspec.services.common.errors import DartspecError, Unavailable
+from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import common_pb2, verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 1
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
 
@@ -55,7 +50,7 @@ class VerifierLink:
     model: as last described, also while the verifier is down. up: there is a stream. retiring: the registry says that
     it drains, or no longer names it. held: this gateway was told to drain it. tried: set once the first attempt to
     connect has ended. opened: sessions by mode since the start. ``answered`` gets the number of tokens of each session
-    that ends.
+    that ends. ``tls``: for the way there.
     """
 
     def __init__(
@@ -65,6 +60,7 @@ class VerifierLink:
         limits: Limits,
         answered: Callable[[int], None] = lambda tokens: None,
         steering: Steering | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.address = address
         self.model: Model | None = None
@@ -81,6 +77,7 @@ class VerifierLink:
         self._models = models
         self._limits = limits
         self._answered = answered
+        self._tls = tls
         self._load = ReplicaLoad()
         self._announced: common_pb2.LoadReport | None = None
         self._sessions: dict[int, _Open] = {}
@@ -169,12 +166,12 @@ class VerifierLink:
             pause = min(2 * pause, LAST_RETRY_SECONDS)
 
     async def _serve(self) -> None:
-        async with open_channel(self.address) as channel:
+        async with open_channel(self.address, self._tls) as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
             self.model, described = await self._models.fetch(stub)
             call = stub.Rounds()
             try:
-                await self._say_hello(call, described.hello)
+                await say_hello(call, described.hello)
                 self.max_sessions = described.max_sessions
                 self._expected_accepted = described.expected_accepted_per_round
                 self.steering.forget()
@@ -183,16 +180,6 @@ class VerifierLink:
                 await first_to_end(self._read(call), self._write(call), self._watch())
             finally:
                 call.cancel()
-
-    async def _say_hello(self, call: Any, hello: verifier_pb2.Hello) -> None:
-        if hello.protocol != PROTOCOL:
-            raise FailedPrecondition(f"speaks protocol revision {hello.protocol}, this gateway revision {PROTOCOL}")
-        await call.write(verifier_pb2.RoundsRequest(hello=hello))
-        first = await asyncio.wait_for(call.read(), CALL_SECONDS)
-        if first is grpc.aio.EOF:
-            raise Unavailable("ended the stream instead of saying hello")
-        if first.hello != hello:
-            raise FailedPrecondition("its hello differs from its description; was it restarted just now?")
 
     def _connected(self) -> None:
         self._outgoing.clear()

@@ -13,6 +13,7 @@ from dartspec.gateway.config import Settings
 from dartspec.gateway.model import Model
 from dartspec.gateway.registry import Record, Registry, ServiceKind
 from dartspec.services.common.channel import open_channel
+from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import common_pb2, ngram_pb2, ngram_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -52,9 +53,9 @@ class _Batch:
 class _Client:
     """One n-gram service. After a failure it rests, ever longer, until a call succeeds again."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ClientTls | None) -> None:
         self.address = address
-        self.channel = open_channel(address)
+        self.channel = open_channel(address, tls)
         self.stub = ngram_pb2_grpc.NgramServiceStub(self.channel)
         self._rest = FIRST_REST_SECONDS
         self._rests_until: dict[str, float] = {}  # by tokenizer: an index may be missing for one and not another
@@ -78,8 +79,9 @@ class _Client:
 class TreeSearch:
     """Asks this node's n-gram service, else another. Without an answer in time, there is no tree and no error."""
 
-    def __init__(self, registry: Registry, settings: Settings) -> None:
+    def __init__(self, registry: Registry, settings: Settings, tls: ClientTls | None = None) -> None:
         self._registry = registry
+        self._tls = tls
         self._settings = settings
         self._clients: dict[str, _Client] = {}
         self._batches: dict[tuple[tuple[str, ...], int], _Batch] = {}
@@ -173,7 +175,7 @@ class TreeSearch:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         for address in set(records) - set(self._clients):
-            self._clients[address] = _Client(address)
+            self._clients[address] = _Client(address, self._tls)
         fitting = [
             record
             for record in records.values()

@@ -21,7 +21,9 @@ from dartspec.gateway.registry import Record, Registry, ServiceKind
 from dartspec.gateway.registry_feed import RegistryFeed
 from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.service import Generation
+from dartspec.gateway.tracing import Traces
 from dartspec.services.common.server import Server, wait_for_stop_signal
+from dartspec.services.common.tls import ClientTls, ServerTls
 from dartspec.v1 import gateway_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -43,16 +45,21 @@ class Gateway:
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Gateway]:
     """A gateway that answers, its static verifiers tried once; stopped on leaving."""
+    tls = ServerTls.chosen(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    peers = ClientTls.chosen(settings.peer_ca, settings.peer_cert, settings.peer_key)
     registry = Registry(_static_records(settings), interval=settings.heartbeat_seconds, clock=time.monotonic)
     learned = settings.policy == "learned"
-    fleet = Fleet(registry, routing=settings.routing, limits=settings.limits, rng=random.Random(), learned=learned)
+    fleet = Fleet(
+        registry, routing=settings.routing, limits=settings.limits, rng=random.Random(), learned=learned, tls=peers
+    )
     feed = _feed(settings, registry, fleet)
-    search = TreeSearch(registry, settings)
-    generation = Generation(fleet, search, settings)
+    search = TreeSearch(registry, settings, peers)
+    traces = Traces.to(settings.otel_endpoint)
+    generation = Generation(fleet, search, settings, traces)
     keys = ApiKeys.read(settings.api_keys_file)
     names = DnsFeed(_service_names(settings), registry, fleet.registry_changed)
-    server = Server(SERVICES, [KeyInterceptor(keys)], settings.connection_age_seconds)
-    gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(generation, keys), server.grpc_server)
+    server = Server(SERVICES, [KeyInterceptor(keys)], settings.connection_age_seconds, tls)
+    gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(generation, fleet, keys), server.grpc_server)
     gateway_pb2_grpc.add_RegistryServiceServicer_to_server(
         RegistryServicer(registry, fleet.registry_changed), server.grpc_server
     )
@@ -64,7 +71,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     if feed is not None:
         background.append(asyncio.create_task(feed.run()))
     try:
-        async with _http(settings, generation, fleet, keys) as http:
+        async with _http(settings, generation, fleet, keys, tls) as http:
             await fleet.first_attempts(FIRST_ATTEMPT_SECONDS)
             await server.ready()
             yield Gateway(addresses, http, generation, fleet)
@@ -74,6 +81,7 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
             task.cancel()
         await asyncio.wait(background)
         await search.close()
+        await traces.close()
 
 
 async def serve(settings: Settings) -> None:
@@ -84,7 +92,9 @@ async def serve(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _http(settings: Settings, generation: Generation, fleet: Fleet, keys: ApiKeys) -> AsyncIterator[str]:
+async def _http(
+    settings: Settings, generation: Generation, fleet: Fleet, keys: ApiKeys, tls: ServerTls | None
+) -> AsyncIterator[str]:
     """The HTTP API and the endpoint of the metrics, if they are wanted; gives the API's URL."""
     async with AsyncExitStack() as exits:
         url = ""
@@ -98,7 +108,7 @@ async def _http(settings: Settings, generation: Generation, fleet: Fleet, keys: 
         if settings.http_listen:
             from dartspec.gateway.http.server import http_server
 
-            front = http_server(generation, fleet, keys, settings.drain_seconds)
+            front = http_server(generation, fleet, keys, settings.drain_seconds, tls)
             url = await front.start(settings.http_listen)
             exits.push_async_callback(front.stop)
             log.info("OpenAI-style API on %s/v1", url)

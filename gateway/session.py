@@ -102,6 +102,10 @@ class Session:
         self._wake()
         return round
 
+    def expire(self, error: DartspecError) -> None:
+        """The request's time is over, whatever the verifier does; it need not go on."""
+        self._finish(error, tell_verifier=True)
+
     def fail(self, error: DartspecError) -> None:
         """The stream is lost; rounds that came before are still given out."""
         self._finish(error, tell_verifier=False)

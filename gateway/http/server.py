@@ -17,6 +17,7 @@ from dartspec.gateway.metrics import GatewayCollector
 from dartspec.gateway.service import Generation
 from dartspec.services.common.channel import MAX_MESSAGE_BYTES
 from dartspec.services.common.errors import DartspecError, FailedPrecondition, InternalError
+from dartspec.services.common.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,9 @@ WITH_KEY = "/v1/"  # paths that want an API key; the others are for supervisors
 class HttpServer:
     """Serves ``handlers``. `start`, then `stop`, which lets open answers go on for ``drain_seconds``."""
 
-    def __init__(self, handlers: Handlers, keys: ApiKeys, drain_seconds: float) -> None:
+    def __init__(self, handlers: Handlers, keys: ApiKeys, drain_seconds: float, tls: ServerTls | None = None) -> None:
         self._keys = keys
+        self._tls = tls
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_MESSAGE_BYTES)
         app.add_routes(handlers.routes)
         # A client that goes away cancels the handler, which closes its answers.
@@ -41,7 +43,8 @@ class HttpServer:
         host, _, port = listen.rpartition(":")
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
+            context = self._tls.context() if self._tls is not None else None
+            await web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=context).start()
         except OSError as error:
             await self._runner.cleanup()
             raise FailedPrecondition(
@@ -49,7 +52,7 @@ class HttpServer:
                 "a free one) or stop what uses it",
                 field="--http-listen",
             ) from error
-        return f"http://{host}:{self._runner.addresses[0][1]}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
         """Take nothing new, let answers end."""
@@ -80,9 +83,11 @@ def _refusal(error: DartspecError) -> web.Response:
     return web.json_response(error_body(error), status=kind_of(error).status, headers=error_headers(error))
 
 
-def http_server(generation: Generation, fleet: Fleet, keys: ApiKeys, drain_seconds: float) -> HttpServer:
+def http_server(
+    generation: Generation, fleet: Fleet, keys: ApiKeys, drain_seconds: float, tls: ServerTls | None = None
+) -> HttpServer:
     """The server of a gateway's parts."""
     registry = CollectorRegistry()
     registry.register(GatewayCollector(generation.stats))
     handlers = Handlers(generation, lambda: served.models(fleet), lambda: served.ready(fleet), registry)
-    return HttpServer(handlers, keys, drain_seconds)
+    return HttpServer(handlers, keys, drain_seconds, tls)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from dartspec.services.common.config import options
+from dartspec.services.common.logs import set_up_logs
 from dartspec.services.verifier.config import VerifierSettings
 
 
@@ -23,9 +24,8 @@ def serve(settings: VerifierSettings) -> None:
     Prints one line on stdout when it is ready; logs go to stderr.
     """
     import asyncio
-    import logging
 
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up_logs(settings.log_level, settings.log_format)
     from dartspec.services.verifier.serve import serve as run
 
     asyncio.run(run(settings))

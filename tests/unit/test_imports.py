@@ -41,6 +41,7 @@ ONLY_IN = {
     "safetensors": {"dartspec.services.draft", "dartspec.services.verifier"},
     "ngram_index": {"dartspec.services.ngram"},
     "redis": {"dartspec.services.common.redis_records"},
+    "opentelemetry": {"dartspec.gateway.tracing"},
 }
 
 

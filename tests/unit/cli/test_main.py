@@ -9,7 +9,7 @@ import click
 import pytest
 
 from dartspec import __version__
-from dartspec.cli import main as main_module
+from dartspec.cli.lazy import LazyGroup
 from dartspec.cli.main import SUBCOMMANDS, main
 from dartspec.services.common.errors import (
     Cancelled,
