@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,25 +34,27 @@ def noise_rows(coins: Sequence[Coin], depth: int, token_ids: Tensor) -> Tensor:
 
     Row s * depth + t belongs to position coins[s].position + t. Candidates are the target's token ids.
     """
-    keys = [(coin.seed & _LOW, coin.seed >> 32, coin.position) for coin in coins]
-    columns = torch.tensor(keys, dtype=torch.int64).to(token_ids.device).repeat_interleave(depth, 0)[..., None]
-    seed_low, seed_high, first = columns.unbind(1)  # [rows, 1] each
-    offsets = torch.arange(depth, device=token_ids.device).repeat(len(coins))[:, None]
-    temperatures = torch.tensor([coin.temperature for coin in coins], dtype=torch.float64).to(token_ids.device)
-    noise = gumbel(token_ids, first + offsets, seed_low, seed_high)
-    return noise * temperatures.repeat_interleave(depth)[:, None]
+    rows = [(coin.seed & _LOW, coin.seed >> 32, coin.position + t) for coin in coins for t in range(depth)]
+    columns = np.array(rows, np.int64).T[..., None]  # [3, rows, 1]
+    temperatures = np.array([coin.temperature for coin in coins]).repeat(depth)[:, None]
+    if token_ids.device.type == "cpu":  # numpy starts its many short operations several times sooner
+        return torch.from_numpy(gumbel(token_ids.numpy(), *columns) * temperatures)
+    seed_low, seed_high, positions = torch.from_numpy(columns).to(token_ids.device)
+    noise = gumbel(token_ids, seed_low, seed_high, positions)
+    return noise * torch.from_numpy(temperatures).to(noise.device)
 
 
-def gumbel(token_ids: Tensor, positions: Tensor, seed_low: Tensor, seed_high: Tensor) -> Tensor:
-    """G(seed, position, v): int64 tensors that broadcast together -> float64; seeds as two halves of 32 bits."""
-    w0, w1 = token_ids >> 2, positions & _LOW
-    w2 = w3 = torch.zeros_like(w1)
-    k0, k1 = seed_low, seed_high
-    for _ in range(_ROUNDS):
+def gumbel(token_ids: Any, seed_low: Any, seed_high: Any, positions: Any) -> Any:
+    """G(seed, position, v): int64 arrays or tensors that broadcast together -> float64; seeds as two 32-bit halves."""
+    w0, w1, w2, w3 = token_ids >> 2, positions & _LOW, positions * 0, positions * 0
+    for r in range(_ROUNDS):
         # Products of two 32-bit words fill 64 bits: a sign bit that they set is masked away with the upper half.
         p0, p1 = w0 * _M0, w2 * _M1
-        w0, w1, w2, w3 = (p1 >> 32 & _LOW) ^ w1 ^ k0, p1 & _LOW, (p0 >> 32 & _LOW) ^ w3 ^ k1, p0 & _LOW
-        k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+        w1 = (p1 >> 32 & _LOW) ^ (w1 ^ (seed_low + r * _W0 & _LOW))
+        w3 = (p0 >> 32 & _LOW) ^ (w3 ^ (seed_high + r * _W1 & _LOW))
+        w0, w1, w2, w3 = w1, p1 & _LOW, w3, p0 & _LOW
     lane = token_ids & 3
-    bits = torch.where(lane < 2, torch.where(lane == 0, w0, w1), torch.where(lane == 2, w2, w3))
-    return -torch.log(-torch.log((bits.double() + 0.5) / 2.0**32))
+    numbers: Any = torch if isinstance(token_ids, Tensor) else np
+    where, log = numbers.where, numbers.log
+    bits = where(lane < 2, where(lane == 0, w0, w1), where(lane == 2, w2, w3))
+    return -log(-log(bits / numbers.full_like(bits, 2.0**32, dtype=numbers.float64) + 0.5 / 2.0**32))

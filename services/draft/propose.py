@@ -146,11 +146,12 @@ class Proposer:
         packed = torch.empty(*logprobs.shape[:2], 2 * top_k, device=logprobs.device)
         plain = [row for row, coin in enumerate(coins) if coin is None]
         if plain:
-            part = logprobs[plain] if len(plain) < len(coins) else logprobs
+            part = logprobs[plain] if len(plain) < len(coins) else logprobs  # no copy of all rows
             packed[plain] = _ranked(part, self._target_ids, top_k)
         tossed = [row for row, coin in enumerate(coins) if coin is not None]
         if tossed:
-            best = logprobs[tossed].topk(min(max(COIN_CANDIDATES, top_k), logprobs.shape[-1]), -1)
+            part = logprobs[tossed] if plain else logprobs
+            best = part.topk(min(max(COIN_CANDIDATES, top_k), part.shape[-1]), -1)
             ids = self._target_ids[best.indices]
             noise = noise_rows([coin for coin in coins if coin is not None], self.config.depth, ids.flatten(0, 1))
             packed[tossed] = _ranked(_with_noise(best.values, noise.view_as(ids)), ids, top_k)

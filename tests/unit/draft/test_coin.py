@@ -10,6 +10,7 @@ import torch
 
 from dartspec.services.draft import propose
 from dartspec.services.draft.coin import Coin, noise_rows
+from dartspec.services.draft.coin import gumbel as gumbel_of
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.noise import gumbel
@@ -76,3 +77,11 @@ def test_the_target_itself_as_a_head_is_always_right(make_head: MakeHead) -> Non
         for offset in range(head.config.depth):
             scores = logits[0, offset].double().numpy() / 0.9 + gumbel(np.arange(97), 12 + offset, seed)
             assert proposals.token_ids[offset][0] == np.argmax(scores)
+
+
+def test_tensors_of_a_device_get_the_same_noise() -> None:
+    rng = np.random.default_rng(3)
+    ids, seed, position = rng.integers(0, 2**20, (4, 30)), rng.integers(0, 2**32, (2, 4, 1)), np.full((4, 1), 2**33 + 9)
+    on_host = gumbel_of(ids, seed[0], seed[1], position)
+    tensors = (torch.from_numpy(value) for value in (ids, seed[0], seed[1], position))
+    np.testing.assert_allclose(gumbel_of(*tensors).numpy(), on_host, rtol=1e-14)

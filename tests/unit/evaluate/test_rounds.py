@@ -64,8 +64,10 @@ def reader(decoder: Decoder, recordings: list[Recording], tmp_path_factory: pyte
     return TreeReader.open(Path(path), "0" * 32, VOCAB)
 
 
-def live(decoder: Decoder, ask: Ask, shared: bool, search: Search, budget: int, reader: TreeReader) -> Committed:
-    """Rounds of a session that verifies the trees that a gateway would send."""
+def live(
+    decoder: Decoder, ask: Ask, answer: list[int], shared: bool, search: Search, budget: int, reader: TreeReader
+) -> Committed:
+    """Rounds of a session that verifies the trees that a gateway would send; its tokens are the answer's."""
     decoder = Decoder(decoder.target, decoder.proposer, search.k if search.mode != "chain" else 8, shared)
     session = open_session(decoder, ask.prompt, ask.sampling, ask.seed, drafts=True)
     rounds = accepted = 0
@@ -88,6 +90,7 @@ def live(decoder: Decoder, ask: Ask, shared: bool, search: Search, budget: int, 
             tree = Tree(tokens, parents, survival, np.zeros(nodes, np.uint16))
         commit = decoder.verify(session, cut(tree, len(tree), max_depth=session.room))
         rounds, accepted = rounds + 1, accepted + commit.walk.accepted
+        assert session.tokens == answer[: len(session.tokens)]
     return Committed(rounds, accepted)
 
 
@@ -100,7 +103,10 @@ def test_replayed_rounds_are_those_of_live_decoding(
         chosen = [number for number, ask in enumerate(asks) if shared in ask.share_noise]
         found = committed_by_budget([recordings[number] for number in chosen], shared, search, BUDGETS, reader)
         for budget in BUDGETS if search.mode != "chain" else BUDGETS[1:]:
-            expected = [live(decoder, asks[number], shared, search, budget, reader) for number in chosen]
+            expected = [
+                live(decoder, asks[number], recordings[number].tokens, shared, search, budget, reader)
+                for number in chosen
+            ]
             assert found[budget] == expected
         committed.append(pooled(found[BUDGETS[-1]]).accepted)
     if search.mode != "chain":  # of a random head
