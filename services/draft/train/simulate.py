@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,8 @@ class Evaluation:
     """hit1, hit10: share of prefixes whose true token at offset t is the head's first, or among its first ten.
 
     chain, tree_16, tree_59: tokens committed a round (accepted + 1) when the texts are decoded round by round, with the
-    likeliest chain and with trees of 16 and 59 nodes by the product of the head's probabilities, no n-gram counts.
+    likeliest chain and with trees of 16 and 59 nodes by the product of the head's probabilities, no n-gram counts. A
+    head with a transition score is simulated with it; hit rates are without.
     """
 
     hit1: list[float]
@@ -40,14 +42,14 @@ def evaluate(head: DraftHead, texts: TextSource, limit: int = 32) -> Evaluation:
     tokens, rounds = np.zeros(3), np.zeros(3)
     for number in range(min(limit, len(texts))):
         accepted: list[tuple[int, int, int]] = []
-        for ids, logprobs, truth in _prefixes(head, texts.batch([number])[0]):
+        for ids, logprobs, truth, after in _prefixes(head, texts.batch([number])[0]):
             hits = ids[: len(truth)] == truth[:, None]
             hit1[: len(truth)] += hits[:, 0]
             hit10[: len(truth)] += hits[:, :10].any(-1)
             seen[: len(truth)] += 1
             ranks = np.where(hits.any(-1), hits.argmax(-1), -1)
-            chain = int(np.cumprod(ranks == 0).sum())
-            accepted.append((chain, accepted_in_tree(logprobs, ranks, 16), accepted_in_tree(logprobs, ranks, 59)))
+            sizes = [accepted_in_tree(logprobs, ranks, budget, after) for budget in (16, 59)]
+            accepted.append((_in_chain(ranks, after), *sizes))
         for kind in range(3):
             spans = rounds_of([row[kind] for row in accepted])
             tokens[kind] += sum(spans)
@@ -72,39 +74,85 @@ def rounds_of(accepted: list[int]) -> list[int]:
     return spans
 
 
-def accepted_in_tree(logprobs: NDArray[np.float32], ranks: NDArray[np.int64], budget: int) -> int:
+def conditional(logprobs: NDArray[Any], block: NDArray[Any]) -> NDArray[Any]:
+    """Log-probabilities [d-1, k, k] of each candidate after each of the offset before, given scores `block` [d-1, k, k].
+
+    logprobs [d, k]. Tokens that are no candidates keep their share: their transition score counts as 0.
+    """
+    scores = logprobs[1:, None, :] + block
+    others = np.log(np.maximum(1.0 - np.exp(logprobs[1:]).sum(-1), 1e-9))[:, None]
+    return scores - np.logaddexp(np.logaddexp.reduce(scores, -1), others)[..., None]
+
+
+def accepted_in_tree(
+    logprobs: NDArray[Any], ranks: NDArray[np.int64], budget: int, after: NDArray[Any] | None = None
+) -> int:
     """Nodes of the true path inside the best-first tree of `budget` nodes.
 
     logprobs [d, k], descending in each offset; ranks [offsets], the true token's rank at each offset, -1 if absent.
-    Nodes are taken in order of the product of their path's probabilities.
+    Nodes are taken in order of the product of their path's probabilities: those of the offsets, or, given `after` as
+    from `conditional`, each after its parent.
     """
     depth, width = logprobs.shape
     accepted = 0
-    # cost (minus the path's log-probability), level, rank, the parent's log-probability, parent is on the true path
-    frontier: list[tuple[float, int, int, float, bool]] = [(-float(logprobs[0, 0]), 0, 0, 0.0, True)]
+    order = None if after is None else np.argsort(-after, -1, kind="stable")
+
+    def place(level: int, parent: int, number: int) -> tuple[int, float]:  # of a node's number-th best child
+        if after is None or order is None or level == 0:
+            return number, float(logprobs[level, number])
+        rank = int(order[level - 1, parent, number])
+        return rank, float(after[level - 1, parent, rank])
+
+    # cost (minus the path's log-probability), level, parent's rank, number among its siblings, rank, the parent's
+    # log-probability, parent is on the true path
+    first, best = place(0, 0, 0)
+    frontier: list[tuple[float, int, int, int, int, float, bool]] = [(-best, 0, 0, 0, first, 0.0, True)]
     for _ in range(budget):
         if not frontier:
             break
-        cost, level, rank, above, on_path = heapq.heappop(frontier)
+        cost, level, parent, number, rank, above, on_path = heapq.heappop(frontier)
         correct = on_path and level < len(ranks) and bool(ranks[level] == rank)
         accepted = max(accepted, level + 1) if correct else accepted
-        if rank + 1 < width:
-            heapq.heappush(frontier, (-(above + float(logprobs[level, rank + 1])), level, rank + 1, above, on_path))
+        if number + 1 < width:
+            sibling, gain = place(level, parent, number + 1)
+            heapq.heappush(frontier, (-(above + gain), level, parent, number + 1, sibling, above, on_path))
         if level + 1 < depth:
-            heapq.heappush(frontier, (cost - float(logprobs[level + 1, 0]), level + 1, 0, -cost, correct))
+            child, gain = place(level + 1, rank, 0)
+            heapq.heappush(frontier, (cost - gain, level + 1, rank, 0, child, -cost, correct))
     return accepted
 
 
-def _prefixes(
-    head: DraftHead, text: TextTensors
-) -> list[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]]:
-    """Per prefix of the answer: target ids [d, k], log-probabilities [d, k], and the tokens x[n+1] .. that follow."""
+def _in_chain(ranks: NDArray[np.int64], after: NDArray[Any] | None) -> int:
+    """Leading offsets at which the likeliest candidate, after the likeliest before it, is the true one."""
+    rank, accepted = 0, 0
+    for level, true in enumerate(ranks.tolist()):
+        if after is not None and level > 0:
+            rank = int(after[level - 1, rank].argmax())
+        if true != rank:
+            break
+        accepted += 1
+    return accepted
+
+
+def _prefixes(head: DraftHead, text: TextTensors) -> list[tuple[Any, Any, Any, Any]]:
+    """Per prefix of the answer: target ids [d, k], log-probabilities [d, k], the tokens x[n+1] .. that follow, and
+    `conditional` of them, None for a head without a transition score."""
     depth = head.config.depth
     prefixes = torch.arange(text.prompt_length, len(text.tokens) - 1)
     wanted = torch.ones(len(prefixes), depth, dtype=torch.bool)
-    logits = head.logits(packed_hidden(head, [PackedText(text, prefixes)], wanted)).float().cpu()
+    logits = head.logits(packed_hidden(head, [PackedText(text, prefixes)], wanted)).float()
     best = logits.topk(min(TOP_K, logits.shape[-1]), -1)
-    ids = head.target_ids().cpu()[best.indices].unflatten(0, (len(prefixes), depth)).numpy()
-    logprobs = (best.values - logits.logsumexp(-1, keepdim=True)).unflatten(0, (len(prefixes), depth)).numpy()
+    candidates = best.indices.unflatten(0, (len(prefixes), depth))
+    block = None if head.transition is None else head.transition.block(candidates).float().cpu().numpy()
+    ids = head.target_ids()[candidates].cpu().numpy()
+    logprobs = (best.values - logits.logsumexp(-1, keepdim=True)).unflatten(0, (len(prefixes), depth)).cpu().numpy()
     tokens = text.tokens.cpu().numpy()
-    return [(ids[row], logprobs[row], tokens[n + 1 : n + 1 + depth]) for row, n in enumerate(prefixes.tolist())]
+    return [
+        (
+            ids[row],
+            logprobs[row],
+            tokens[n + 1 : n + 1 + depth],
+            None if block is None else conditional(logprobs[row], block[row]),
+        )
+        for row, n in enumerate(prefixes.tolist())
+    ]
