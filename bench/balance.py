@@ -1,9 +1,10 @@
 """How evenly gateways spread requests over real processes: `python -m bench.balance`.
 
 Synthetic verifiers (`bench.synthetic_verifier`) and gateways as processes. A burst: after thin traffic, 1,000 requests
-at once over 8 equal replicas, by one gateway and by four; how many sessions each replica was given, the largest over the
-mean. Then a closed loop over 4 replicas, one at half the speed: its tokens in the seconds after the first ten, over the
-mean of the others. The last line is a JSON object with `burst` and `half_speed`, an entry for each number of gateways.
+at once over 8 equal replicas, by one gateway and by four; how many sessions each replica was given, the largest over
+the mean. Then a closed loop over 4 replicas, one at half the speed: its tokens in the seconds after the first ten, over
+the mean of the others. The last line is a JSON object with `burst` and `half_speed`, an entry for each number of
+gateways.
 """
 
 from __future__ import annotations
