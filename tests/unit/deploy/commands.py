@@ -15,7 +15,7 @@ from dartspec.cli.main import dartspec as dartspec_group
 PREFIX = "DARTSPEC_"
 
 
-def parse(words: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[str, dict[str, object]]:
+def parse(words: Sequence[str], environment: Mapping[str, object] | None = None) -> tuple[str, dict[str, object]]:
     """Parse the words after `dartspec`, its variables set as in ``environment``; gives command and values.
 
     Raises click.UsageError as the command would, and AssertionError for a variable that the command does not read.
@@ -28,7 +28,7 @@ def parse(words: Sequence[str], environment: Mapping[str, str] | None = None) ->
         assert found is not None, f"{context.command_path} has no command {name!r}"
         command = found
         context = click.Context(command, parent=context, info_name=name)
-    ours = {name: value for name, value in (environment or {}).items() if name.startswith(PREFIX)}
+    ours = {name: str(value) for name, value in (environment or {}).items() if name.startswith(PREFIX)}
     unknown = set(ours) - {option.envvar for option in command.params if isinstance(option, click.Option)}
     assert not unknown, f"{context.command_path} does not read {sorted(unknown)}"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
