@@ -19,6 +19,13 @@ from dartspec.cli.client import GatewayClient
 from dartspec.cli.request_settings import RequestSettings
 from dartspec.cli.stack import Stack
 from dartspec.services.common.channel import open_channel
+from dartspec.services.draft.texts.gateway_writer import GatewayWriter
+from dartspec.services.draft.texts.own_prompts import own_jobs
+from dartspec.services.draft.texts.plan import plan
+from dartspec.services.draft.texts.prompts import Prompt
+from dartspec.services.draft.texts.settings import GenerateSettings
+from dartspec.services.draft.texts.write import Writer
+from dartspec.services.verifier.engine_writer import engine_writer
 from dartspec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, gateway_pb2, gateway_pb2_grpc, ngram_pb2, ngram_pb2_grpc
 from tests.unit.gateway.http_client import send
 
@@ -208,3 +215,30 @@ async def test_logs_hold_ids_of_requests_and_nothing_that_anybody_wrote(tiny_sta
     assert SECRET not in log
     for written in (str(ids)[1:-1], " ".join(map(str, ids))):
         assert written not in log
+
+
+async def test_engine_and_gateway_write_the_same_texts_to_train_on(tiny: TinyModel, tiny_stack: Stack) -> None:
+    prompts = [Prompt.user("hello there"), Prompt(text="a plain text"), Prompt.user("x" * CONTEXT)]
+    prompts.append(Prompt(messages=(("system", "be brief"), ("user", "hello"))))
+
+    def texts(writer: Writer) -> dict[int, tuple[list[int], list[int], bool]]:
+        jobs = [*plan(prompts, (0.0, 0.9), seed=3), *own_jobs(writer.chat_prefix(), 6, seed=3)]
+        named = [dataclasses.replace(job, index=number) for number, job in enumerate(jobs)]
+        return {
+            text.job.index: (list(text.prompt_ids if text.answer_ids else ()), list(text.answer_ids), text.ended)
+            for text in writer.write(named)
+        }
+
+    def near() -> tuple[dict[int, tuple[list[int], list[int], bool]], tuple[str, str]]:
+        settings = GenerateSettings(model=str(tiny.model), dtype="float32", threads=1, rows=4, max_new=24, capacity=120)
+        with engine_writer(settings) as writer:
+            return texts(writer), (writer.target.fingerprint, writer.target.tokenizer_fingerprint)
+
+    def far() -> tuple[dict[int, tuple[list[int], list[int], bool]], tuple[str, str]]:
+        with GatewayWriter(tiny_stack.gateway, "", 4, 24, 120, {}) as writer:
+            return texts(writer), (writer.target.fingerprint, writer.target.tokenizer_fingerprint)
+
+    written = await asyncio.to_thread(near)
+    assert written == await asyncio.to_thread(far)
+    assert len(written[0]) == 14
+    assert sum(not answer for _, answer, _ in written[0].values()) == 2  # the prompt that is too long

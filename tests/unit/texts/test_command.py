@@ -21,7 +21,7 @@ from tests.toy import CHAT_TEMPLATE, byte_tokenizer
 
 ANSWERS = 2 * 30
 PER_SHARD = 12
-LATEST = 120.0
+LATEST = 600.0  # a run that says nothing for so long hangs
 
 
 @pytest.fixture(scope="module")
