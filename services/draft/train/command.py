@@ -112,7 +112,7 @@ def train(shards: tuple[Path, ...], out: Path, cache: Path | None, run: RunSetti
     if run.teacher == "cached":
         del model
     trainer = Trainer(head.to(device), source, settings, dtype)
-    loop = Run(trainer, out, evaluation if held_out else None, run.eval_every, run.eval_texts, board)
+    loop = Run(trainer, out, evaluation, run.eval_every, run.eval_texts, board)
     if run.resume != "never" and loop.resume(allow_changes=run.resume == "changed") and rank == 0:
         click.echo(f"going on from step {trainer.step} of {out}", err=True)
     curve = loop.train()
@@ -130,20 +130,21 @@ def _sources(
     layers: tuple[int, ...],
     training: Sequence[Text],
     held_out: Sequence[Text],
-) -> tuple[TextSource, TextSource]:
-    """Training and held-out texts with their teacher; one process builds a cache, the others wait."""
+) -> tuple[TextSource, TextSource | None]:
+    """Training and held-out texts (None without any) with their teacher; one process builds a cache, others wait."""
     import torch.distributed as dist
 
     from dartspec.services.draft.train.teacher import LiveTeacher, open_or_build
 
     kept, name = run.teacher_tokens, target.fingerprint
     if run.teacher == "live" or cache is None:
-        return LiveTeacher(model, training, layers, kept, name), LiveTeacher(model, held_out, layers, kept, name)
+        evaluation = LiveTeacher(model, held_out, layers, kept, name) if held_out else None
+        return LiveTeacher(model, training, layers, kept, name), evaluation
     rank = dist.get_rank() if dist.is_initialized() else 0
     if rank > 0:
         dist.barrier()
     first = open_or_build(model, training, layers, kept, cache / "train", name)
-    second = open_or_build(model, held_out, layers, kept, cache / "held_out", name)
+    second = open_or_build(model, held_out, layers, kept, cache / "held_out", name) if held_out else None
     if dist.is_initialized() and rank == 0:
         dist.barrier()
     return first, second

@@ -75,9 +75,9 @@ def rounds_of(accepted: list[int]) -> list[int]:
 
 
 def conditional(logprobs: NDArray[Any], block: NDArray[Any]) -> NDArray[Any]:
-    """Log-probabilities [d-1, k, k] of each candidate after each of the offset before, given scores `block` [d-1, k, k].
+    """Log-probabilities [d-1, k, k] of each candidate after each of the offset before, from scores of that shape.
 
-    logprobs [d, k]. Tokens that are no candidates keep their share: their transition score counts as 0.
+    logprobs [d, k]; block [d-1, k, k]. Tokens that are no candidates keep their share, as with a score of 0.
     """
     scores = logprobs[1:, None, :] + block
     others = np.log(np.maximum(1.0 - np.exp(logprobs[1:]).sum(-1), 1e-9))[:, None]
