@@ -100,7 +100,9 @@ class Answer:
                 None if left is None else asyncio.get_running_loop().call_later(left, session.expire, self._ends.over())
             )
             try:
-                one = rounds(session, opening, self._plan.model, self._search, self._ledger)
+                one = rounds(
+                    session, opening, self._plan.model, self._search, self._ledger, lambda: link.speculates(session)
+                )
                 async with aclosing(one) as session_rounds:
                     async for round in session_rounds:
                         yield round
@@ -129,6 +131,7 @@ class Answer:
             mode=self._plan.mode,
             time_left_ms=self._time_left_ms(),
             request_id=start.request_id,
+            request_class=self._plan.request_class,
         )
 
     def _time_left_ms(self) -> int:

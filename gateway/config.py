@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
+from dartspec.gateway.dns_feed import service_addresses
 from dartspec.gateway.limits import Limits
 from dartspec.gateway.router import POLICIES
 from dartspec.gateway.tracing import otel_endpoint
@@ -41,9 +42,15 @@ class Settings:
     )
     peer_cert: str = setting("", "PEM file of the certificate that this gateway shows to them.")
     peer_key: str = setting("", "PEM file of its key.")
-    verifier: tuple[str, ...] = setting((), "Address of a verifier; others may announce themselves.", check=addresses)
+    verifier: tuple[str, ...] = setting(
+        (),
+        "Address of a verifier, or dns:///NAME:PORT for all that a name has; others may announce themselves.",
+        check=service_addresses,
+    )
     ngram: tuple[str, ...] = setting(
-        (), "Address of an ngram service; others may announce themselves.", check=addresses
+        (),
+        "Address of an ngram service, or dns:///NAME:PORT; others may announce themselves.",
+        check=service_addresses,
     )
     registry: str = setting(
         "",
@@ -54,6 +61,12 @@ class Settings:
     node: str = setting(platform.node(), "Name of this node; its own ngram service is preferred.")
     mode: str = setting(
         "auto", "Mode of requests that leave the choice to the server.", choices=("auto", "plain", "dart")
+    )
+    policy: str = setting(
+        "learned",
+        "What mode auto means: learned keeps kinds of requests from drafting that do better without, verifier leaves "
+        "everything to the verifiers (docs/gateway.md).",
+        choices=("learned", "verifier"),
     )
     search: str = setting("survival", "How trees are selected.", choices=("survival", "reference"))
     score_rule: str = setting(
@@ -98,6 +111,17 @@ class Settings:
         "",
         "Collector of OpenTelemetry traces, http://HOST:4317 (OTLP over gRPC; https for TLS); default: none.",
         check=otel_endpoint,
+    )
+    drain_seconds: float = setting(
+        5.0,
+        "After SIGTERM or SIGINT, open answers may go on to their end for so long while new ones are refused.",
+        check=between(0, 1e6),
+    )
+    connection_age_seconds: float = setting(
+        0.0,
+        "Have gRPC clients connect anew after so long, give or take a tenth, so that they spread over new gateways; "
+        "calls end on their old connection; 0: never.",
+        check=between(0, 1e6),
     )
     log_level: str = setting("info", "What is logged on stderr.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=FORMATS)

@@ -14,12 +14,16 @@ from typing import Any
 import grpc
 
 from dartspec.gateway.breaker import Breaker, BreakerState
-from dartspec.gateway.connection import explain, first_to_end, own_fault, say_hello
+from dartspec.gateway.drift import AcceptanceDrift
+from dartspec.gateway.faults import explain, own_fault
+from dartspec.gateway.hello import say_hello
 from dartspec.gateway.limits import Limits, Stalled
 from dartspec.gateway.model import Model, ModelSource
 from dartspec.gateway.replica_load import ReplicaLoad
 from dartspec.gateway.router import Load
 from dartspec.gateway.session import Session
+from dartspec.gateway.steering import Steering
+from dartspec.gateway.tasks import first_to_end
 from dartspec.gateway.types import Mode, Opening
 from dartspec.services.common.channel import open_channel
 from dartspec.services.common.errors import DartspecError, Unavailable
@@ -57,6 +61,7 @@ class VerifierLink:
         models: ModelSource,
         limits: Limits,
         answered: Callable[[int], None] = lambda tokens: None,
+        steering: Steering | None = None,
         tls: ClientTls | None = None,
     ) -> None:
         self.address = address
@@ -68,6 +73,9 @@ class VerifierLink:
         self.tried = asyncio.Event()
         self.breaker = Breaker()
         self.opened: Counter[Mode] = Counter()
+        self.drift = AcceptanceDrift()
+        self._expected_accepted = 0.0
+        self.steering = steering or Steering(enabled=False)
         self._models = models
         self._limits = limits
         self._answered = answered
@@ -127,8 +135,13 @@ class VerifierLink:
         self._sessions[session.id] = _Open(session, opening.mode, session.n)
         self.opened[opening.mode] += 1
         self._load.sent(opening)
+        self.steering.opened(session.id, opening)
         self.breaker.began(session, _now())
         return session
+
+    def speculates(self, session: Session) -> bool:
+        """Whether an auto session's drafting is left to the verifier now."""
+        return self.steering.speculates(session.id, _now())
 
     async def run(self) -> None:
         """Keep the stream alive until cancelled."""
@@ -162,6 +175,8 @@ class VerifierLink:
             try:
                 await say_hello(call, described.hello)
                 self.max_sessions = described.max_sessions
+                self._expected_accepted = described.expected_accepted_per_round
+                self.steering.forget()
                 self._load.reported(described.load, _now())
                 self._connected()
                 await first_to_end(self._read(call), self._write(call), self._watch())
@@ -181,12 +196,23 @@ class VerifierLink:
             self._heard_at = _now()
             if response.HasField("load"):
                 self._load.reported(response.load, _now())
+            rounds = []
             for event in response.events:
                 one = self._sessions.get(event.session)
                 if one is not None:
-                    one.session.deliver(event)
+                    if (round := one.session.deliver(event)) is not None:
+                        rounds.append((event.session, round))
                     self._judge(one, event)
+            self.steering.heard(rounds, response.load, self._heard_at)
+            self._watch_drift(response.load)
         raise Unavailable("ended the stream")
+
+    def _watch_drift(self, load: common_pb2.LoadReport) -> None:
+        if self.drift.observe(self._expected_accepted, load.accepted_per_round, load.rounds):
+            how = "fewer draft tokens than" if self.drift.drifting else "again about as many draft tokens as"
+            log.warning(
+                "verifier %s: rounds accept %s the head's card says: %.0f%%", self.address, how, 1e2 * self.drift.ratio
+            )
 
     def _judge(self, one: _Open, event: verifier_pb2.Event) -> None:
         """Tell the breaker what an event says about the verifier, once its session has taken it."""
@@ -231,6 +257,7 @@ class VerifierLink:
     def _end(self, session: Session, tell_verifier: bool) -> None:
         one = self._sessions.pop(session.id, None)
         self.breaker.ended(session)
+        self.steering.closed(session.id)
         if one is not None and session.n > one.first_n:
             self._answered(session.n - one.first_n)
         if tell_verifier:

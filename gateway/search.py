@@ -45,6 +45,7 @@ class _Batch:
     """Queries that go out together."""
 
     model: Model
+    nodes: int  # of a tree; 0: as many as this gateway likes
     queries: list[ngram_pb2.SearchQuery] = field(default_factory=list)
     answers: list[asyncio.Future[Found]] = field(default_factory=list)
 
@@ -83,17 +84,23 @@ class TreeSearch:
         self._tls = tls
         self._settings = settings
         self._clients: dict[str, _Client] = {}
-        self._batches: dict[tuple[str, ...], _Batch] = {}
+        self._batches: dict[tuple[tuple[str, ...], int], _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def tree(self, model: Model, context: Sequence[int], proposals: common_pb2.Proposals) -> Found:
-        """A tree for one session whose last tokens are ``context``, the pending one included."""
+    async def tree(
+        self, model: Model, context: Sequence[int], proposals: common_pb2.Proposals, nodes: int = 0
+    ) -> Found:
+        """A tree for one session whose last tokens are ``context``, the pending one included.
+
+        nodes: most that the verifier wants; 0: as many as the settings say.
+        """
         loop = asyncio.get_running_loop()
-        batch = self._batches.get(model.key)
+        key = model.key, nodes
+        batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[model.key] = _Batch(model)
+            batch = self._batches[key] = _Batch(model, nodes)
             # Sessions that were woken together all run before this does.
-            loop.call_soon(self._send, model.key)
+            loop.call_soon(self._send, key)
         batch.queries.append(ngram_pb2.SearchQuery(context=context, proposals=proposals))
         answer: asyncio.Future[Found] = loop.create_future()
         batch.answers.append(answer)
@@ -106,7 +113,7 @@ class TreeSearch:
         for client in self._clients.values():
             await client.channel.close()
 
-    def _send(self, key: tuple[str, ...]) -> None:
+    def _send(self, key: tuple[tuple[str, ...], int]) -> None:
         task = asyncio.create_task(self._answer(self._batches.pop(key)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -125,7 +132,7 @@ class TreeSearch:
     async def _search(self, batch: _Batch) -> ngram_pb2.SearchResponse | None:
         fingerprint = batch.model.tokenizer_fingerprint
         request = ngram_pb2.SearchRequest(
-            tokenizer_fingerprint=fingerprint, params=self._params(batch.model), queries=batch.queries
+            tokenizer_fingerprint=fingerprint, params=self._params(batch), queries=batch.queries
         )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.search_timeout_ms / 1e3
@@ -148,13 +155,15 @@ class TreeSearch:
             client.failed(fingerprint, loop.time(), f"{len(response.trees)} trees for {len(batch.queries)} queries")
         return None
 
-    def _params(self, model: Model) -> ngram_pb2.SearchParams:
-        settings = self._settings
+    def _params(self, batch: _Batch) -> ngram_pb2.SearchParams:
+        settings, model = self._settings, batch.model
+        # A tree of few nodes needs no wider beam.
+        nodes = min(filter(None, (settings.node_budget, model.max_nodes, batch.nodes)))
         return ngram_pb2.SearchParams(
             mode=SEARCH_MODES[settings.search],
             score_rule=SCORE_RULES[settings.score_rule],
-            node_budget=min(settings.node_budget, model.max_nodes or settings.node_budget),
-            beam_width=settings.beam_width,
+            node_budget=nodes,
+            beam_width=min(settings.beam_width, nodes),
             stop_token_ids=model.eos_token_ids,
         )
 

@@ -9,6 +9,7 @@ from contextlib import aclosing, contextmanager
 
 from dartspec.gateway.ahead import ahead
 from dartspec.gateway.answer import Answer
+from dartspec.gateway.classes import Classes
 from dartspec.gateway.config import Settings
 from dartspec.gateway.failover import Failover
 from dartspec.gateway.fleet import Fleet
@@ -37,8 +38,9 @@ class Generation:
         self._search = search
         self._settings = settings
         self.open_requests = 0
-        self.stats = Stats()
+        self.stats = Stats(fleet.control)
         self._open_of: Counter[str] = Counter()  # by client
+        self._classes = Classes()
 
     def model(self, name: str) -> Model:
         """The model of that name; see `Fleet.model` for what it raises."""
@@ -97,7 +99,7 @@ class Generation:
                 del self._open_of[client]
 
     async def _plan(self, request: Request) -> Plan:
-        plan = await make_plan(request, self._fleet.model(request.model), self._settings)
+        plan = await make_plan(request, self._fleet.model(request.model), self._settings, self._classes)
         # What no verifier can do is said before the answer begins.
         try:
             self._fleet.able(plan.model, plan.asking)

@@ -20,6 +20,7 @@ EXTRA_OF_MODULE: Mapping[str, str] = {
     "ngram_index": "ngram",
     "prometheus_client": "ngram",
     "gguf": "verifier",
+    "matplotlib": "plot",
     "huggingface_hub": "verifier",
     "safetensors": "verifier",
     "sentencepiece": "verifier",
@@ -40,11 +41,12 @@ SUBCOMMANDS: Mapping[str, Lazy] = {
     "generate": Lazy("dartspec.cli.generate:generate", "Answer prompts; compare plain and DART decoding."),
     "demo": Lazy("dartspec.cli.demo:demo", "Three prompts in both modes on the built-in model."),
     "replicas": Lazy("dartspec.cli.replicas:replicas", "List the verifiers of a gateway; drain one."),
+    "health": Lazy("dartspec.cli.probe:health", "Ask a service whether it serves."),
     "doctor": Lazy("dartspec.cli.doctor:doctor", "Say whether this machine can run a stack."),
     "verifier": Lazy("dartspec.services.verifier.command:verifier", "Serve a target model and its draft head."),
     "ngram": Lazy("dartspec.services.ngram.command:ngram", "Serve, build and inspect n-gram indexes."),
     "gateway": Lazy("dartspec.gateway.command:gateway", "Serve Generate over verifiers and ngram services."),
-    "draft": Lazy("dartspec.services.draft.train_cli:draft", "Write text with a target and train its draft head."),
+    "draft": Lazy("dartspec.cli.draft:draft", "Write text with a target, train its draft head, evaluate it."),
 }
 
 

@@ -110,11 +110,15 @@ class Server:
         self,
         service_names: Sequence[str],
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        connection_age_seconds: float = 0.0,
         tls: ServerTls | None = None,
     ) -> None:
         self._tls = tls
         # Without this two processes could listen on one port and share its calls.
         options = [*GRPC_OPTIONS, ("grpc.so_reuseport", 0)]
+        if connection_age_seconds:
+            # A connection that is told to go ends with its last call, however long that takes.
+            options.append(("grpc.max_connection_age_ms", max(1, int(1e3 * connection_age_seconds))))
         self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=options)
         self._health = health.aio.HealthServicer()
         self._names = ["", *service_names]

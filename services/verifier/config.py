@@ -73,6 +73,9 @@ class VerifierSettings:
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
     node: str = setting("", "Name of this node; default: the host's name.")
     top_k: int = setting(25, "Candidates that the head offers for each position.", check=between(1, 256))
+    share_noise: bool = setting(
+        True, "Where an answer is sampled, let the head's candidates follow the noise that the target samples with."
+    )
     budget: str = setting(
         ADAPTIVE, "Nodes that a pass verifies: adaptive (as many as pay by measured costs) or fixed:N.", check=_budget
     )
