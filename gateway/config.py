@@ -107,6 +107,11 @@ class Settings:
     heartbeat_seconds: float = setting(
         5.0, "Pace of announcements; a record expires after three.", check=between(0.1, 3600)
     )
+    otel_endpoint: str = setting(
+        "",
+        "Collector of OpenTelemetry traces, http://HOST:4317 (OTLP over gRPC; https for TLS); default: none.",
+        check=otel_endpoint,
+    )
     drain_seconds: float = setting(
         5.0,
         "After SIGTERM or SIGINT, open answers may go on to their end for so long while new ones are refused.",
@@ -117,11 +122,6 @@ class Settings:
         "Have gRPC clients connect anew after so long, give or take a tenth, so that they spread over new gateways; "
         "calls end on their old connection; 0: never.",
         check=between(0, 1e6),
-    )
-    otel_endpoint: str = setting(
-        "",
-        "Collector of OpenTelemetry traces, http://HOST:4317 (OTLP over gRPC; https for TLS); default: none.",
-        check=otel_endpoint,
     )
     log_level: str = setting("info", "What is logged on stderr.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=FORMATS)

@@ -54,7 +54,7 @@ class Fleet:
         learned: bool = False,
         tls: ClientTls | None = None,
     ) -> None:
-        """``learned``: a policy learns which requests of mode auto do better without drafts."""
+        """``learned``: a policy learns which requests of mode auto do better without drafts. ``tls``: to verifiers."""
         self.routing = routing
         self._registry = registry
         self._limits = limits

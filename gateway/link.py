@@ -14,14 +14,16 @@ from typing import Any
 import grpc
 
 from dartspec.gateway.breaker import Breaker, BreakerState
-from dartspec.gateway.connection import explain, first_to_end, own_fault, say_hello
 from dartspec.gateway.drift import AcceptanceDrift
+from dartspec.gateway.faults import explain, own_fault
+from dartspec.gateway.hello import say_hello
 from dartspec.gateway.limits import Limits, Stalled
 from dartspec.gateway.model import Model, ModelSource
 from dartspec.gateway.replica_load import ReplicaLoad
 from dartspec.gateway.router import Load
 from dartspec.gateway.session import Session
 from dartspec.gateway.steering import Steering
+from dartspec.gateway.tasks import first_to_end
 from dartspec.gateway.types import Mode, Opening
 from dartspec.services.common.channel import open_channel
 from dartspec.services.common.errors import DartspecError, Unavailable

@@ -50,7 +50,12 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     registry = Registry(_static_records(settings), interval=settings.heartbeat_seconds, clock=time.monotonic)
     learned = settings.policy == "learned"
     fleet = Fleet(
-        registry, routing=settings.routing, limits=settings.limits, rng=random.Random(), learned=learned, tls=peers
+        registry,
+        routing=settings.routing,
+        limits=settings.limits,
+        rng=random.Random(),
+        learned=learned,
+        tls=peers,
     )
     feed = _feed(settings, registry, fleet)
     search = TreeSearch(registry, settings, peers)

@@ -10,6 +10,7 @@ import grpc
 from dartspec.cli.exit_codes import FAILED
 from dartspec.services.common.channel import error_from_rpc, open_channel
 from dartspec.services.common.errors import Unavailable
+from dartspec.services.common.tls import ClientTls
 
 
 @click.command()
@@ -31,7 +32,7 @@ def health(address: str, service: str, seconds: float) -> int:
 async def _status(address: str, service: str, seconds: float) -> str:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    async with open_channel(address) as channel:
+    async with open_channel(address, ClientTls.of_environment()) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=seconds)

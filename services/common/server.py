@@ -103,7 +103,6 @@ def status_of(error: DartspecError) -> status_pb2.Status:
 class Server:
     """A grpc.aio server. Add servicers to ``grpc_server``, then ``start``, ``ready``, ``stop``.
 
-
     With ``tls`` it speaks TLS on TCP addresses.
     """
 
