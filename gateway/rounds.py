@@ -13,7 +13,7 @@ from dartspec.gateway.session import Session
 from dartspec.gateway.types import Mode, NoDraftReason, Opening, Round
 
 PLAIN_CREDIT = 32  # steps that a plain session may be ahead of its client; refilled at half
-STEERED_CREDIT = 8  # the same while the policy keeps it from drafting, which may end soon
+STEERED_CREDIT = 4  # the same while the policy keeps it from drafting, which may end soon
 
 # No proposals will come in the rest of the session either.
 FOR_GOOD = {NoDraftReason.NO_HEAD, NoDraftReason.PLAIN_ONLY, NoDraftReason.NEAR_LIMIT}

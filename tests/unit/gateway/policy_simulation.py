@@ -12,7 +12,7 @@ from dartspec.gateway.policy import Pass, ReplicaPolicy
 
 DEPTH = 8
 ROUND_SECONDS = 0.003  # draft, search and transport
-CREDIT = 8  # plain steps that a session goes on for before it asks again
+CREDIT = 4  # plain steps that a session goes on for before it asks again
 RATES = {"easy": 0.8, "hard": 0.2}
 
 
