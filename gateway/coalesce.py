@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from dartspec.gateway.ahead import Ahead
@@ -26,8 +26,10 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
     )
 
 
-async def coalesced(source: Ahead[Chunk | Finish], hold: Callable[[], float]) -> AsyncGenerator[Chunk | Finish, None]:
-    """The messages of ``source``. While ``hold()`` is above zero, chunks that wait leave as one.
+async def coalesced(
+    source: Ahead[Chunk | Finish], hold: Callable[[], float], settled: Callable[[], Awaitable[None]]
+) -> AsyncGenerator[Chunk | Finish, None]:
+    """The messages of ``source``, each once `settled`. While ``hold()`` is above zero, chunks that wait leave as one.
 
     Each then leaves so many seconds after the one before it, so that more can join it; the first leaves at once.
     """
@@ -35,6 +37,7 @@ async def coalesced(source: Ahead[Chunk | Finish], hold: Callable[[], float]) ->
     left_at = float("-inf")
     async with aclosing(source.items()) as items:
         async for item in items:
+            await settled()
             seconds = hold()
             if isinstance(item, Finish) or seconds < SHORTEST_HOLD:
                 yield item

@@ -48,6 +48,7 @@ class _Batch:
     nodes: int  # of a tree; 0: as many as this gateway likes
     queries: list[ngram_pb2.SearchQuery] = field(default_factory=list)
     answers: list[asyncio.Future[Found]] = field(default_factory=list)
+    done: asyncio.Future[None] | None = None
 
 
 class _Client:
@@ -86,6 +87,17 @@ class TreeSearch:
         self._clients: dict[str, _Client] = {}
         self._batches: dict[tuple[tuple[str, ...], int], _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._latest: asyncio.Future[None] | None = None
+
+    async def settled(self) -> None:
+        """Wait until the searches that have begun are answered, and the verifiers have been told what they found.
+
+        Writing to a client costs more than all else in a round. Whoever waits here first does not keep a replica idle.
+        """
+        if self._latest is not None:
+            await asyncio.shield(self._latest)
+            # Sessions that got their trees run before this, the stream that takes their commands after one turn more.
+            await asyncio.sleep(0)
 
     async def tree(
         self, model: Model, context: Sequence[int], proposals: common_pb2.Proposals, nodes: int = 0
@@ -99,6 +111,7 @@ class TreeSearch:
         batch = self._batches.get(key)
         if batch is None:
             batch = self._batches[key] = _Batch(model, nodes)
+            self._latest = batch.done = loop.create_future()
             # Sessions that were woken together all run before this does.
             loop.call_soon(self._send, key)
         batch.queries.append(ngram_pb2.SearchQuery(context=context, proposals=proposals))
@@ -128,6 +141,10 @@ class TreeSearch:
             for answer, result in zip(batch.answers, found, strict=True):
                 if not answer.done():
                     answer.set_result(result)
+            if batch.done is not None:
+                batch.done.set_result(None)
+                if self._latest is batch.done:
+                    self._latest = None
 
     async def _search(self, batch: _Batch) -> ngram_pb2.SearchResponse | None:
         fingerprint = batch.model.tokenizer_fingerprint

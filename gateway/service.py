@@ -118,4 +118,4 @@ class Generation:
         failover = Failover(limits.resume, begun=bool(plan.committed), queue=limits.queue)
         ends = Ends(ledger.arrived, time_left, limits.total)
         answer = Answer(plan, self._fleet, self._search, ledger, failover, ends, span)
-        return coalesced(Ahead(answer.messages(), READ_AHEAD), lambda: self.pace.hold)
+        return coalesced(Ahead(answer.messages(), READ_AHEAD), lambda: self.pace.hold, self._search.settled)

@@ -24,8 +24,12 @@ async def source(*items: Chunk | Finish) -> AsyncGenerator[Chunk | Finish, None]
         yield item
 
 
+async def settled() -> None:
+    """Nothing to wait for."""
+
+
 async def run(hold: float, most: int, *items: Chunk | Finish) -> list[Chunk | Finish]:
-    return [item async for item in coalesced(Ahead(source(*items), most), lambda: hold)]
+    return [item async for item in coalesced(Ahead(source(*items), most), lambda: hold, settled)]
 
 
 async def test_nothing_is_joined_while_the_gateway_keeps_up() -> None:
@@ -56,7 +60,7 @@ async def test_the_first_chunk_does_not_wait() -> None:
         await gate.wait()
         yield FINISH
 
-    reader = coalesced(Ahead(slow(), 16), lambda: 3600.0)
+    reader = coalesced(Ahead(slow(), 16), lambda: 3600.0, settled)
     assert await anext(reader) == chunk(0)
     gate.set()
     assert await anext(reader) is FINISH

@@ -156,7 +156,7 @@ async def test_rounds_that_came_together_are_searched_and_answered_together(stac
 
 async def test_auto_mode_follows_the_verifier(stack: StackMaker) -> None:
     verifier, ngram = FakeVerifier(), FakeNgram()
-    async with stack([verifier], [ngram]) as s:
+    async with stack([verifier], [ngram], policy="verifier") as s:
         drafted = await s.generate(sampling={"max_tokens": 60})
         assert drafted.finish.ledger.dart_rounds > 0
         assert drafted.finish.ledger.mode_reason == "the verifier offers candidates"
