@@ -96,7 +96,8 @@ class DnsFeed:
     async def _look_up(self, name: ServiceName) -> None:
         before = self._found[name]
         try:
-            found = sorted(set(await asyncio.wait_for(self._resolve(name.host), LOOKUP_SECONDS)))
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                found = sorted(set(await self._resolve(name.host)))
         except (OSError, TimeoutError) as error:
             if name not in self._failing:
                 log.warning("%s cannot be looked up, what it was last stands: %s", name.host, error or "no answer")

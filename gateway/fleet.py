@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dartspec.gateway.affinity import PrefixMemory
@@ -76,10 +77,10 @@ class Fleet:
             while True:
                 self._changed.clear()
                 self._reconcile()
-                try:
-                    await asyncio.wait_for(self._changed.wait(), RECONCILE_SECONDS)
-                except TimeoutError:
-                    continue
+                # Not wait_for: before Python 3.12 it swallows a cancellation that comes with the result.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RECONCILE_SECONDS):
+                        await self._changed.wait()
         finally:
             for task in self._tasks.values():
                 task.cancel()

@@ -108,7 +108,8 @@ class Reloader:
         """Reload whenever ``hangup`` is set, and every ``seconds`` unless that is 0; until cancelled."""
         while True:
             try:
-                await asyncio.wait_for(hangup.wait(), seconds or None)
+                async with asyncio.timeout(seconds or None):
+                    await hangup.wait()
                 log.info("looking for new index files")
             except TimeoutError:
                 pass
