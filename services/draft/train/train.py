@@ -57,7 +57,7 @@ class Trainer:
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.head = head.float().requires_grad_(False)
         self.device = head.fc.weight.device
-        frozen = ("lm_head.weight",)
+        frozen: tuple[str, ...] = ("lm_head.weight",)
         if settings.output == "trained":
             # A copy: the matrix may be the target's own, which a live teacher still needs.
             frozen, head.lm_head_is_target = (), False
