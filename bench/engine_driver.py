@@ -6,18 +6,15 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from dartspec.services.common.background import in_daemon_thread
 from dartspec.services.common.types import Sampling, Tree
-from dartspec.services.verifier.config import VerifierSettings
 from dartspec.services.verifier.engine import Engine
 from dartspec.services.verifier.messages import Decode, Event, Failed, Load, Open, Round, Verify
-from dartspec.services.verifier.replica import Replica, load_replica
+from dartspec.services.verifier.replica import Replica
 
 # A pass takes well under a second; without an event for so long the engine hangs.
 PATIENCE_SECONDS = 300.0
@@ -36,18 +33,6 @@ def text_windows(replica: Replica, count: int) -> list[list[int]]:
     tokenizer = Tokenizer.from_str(replica.tokenizer.json_bytes.decode())
     ids = tokenizer.encode(SENTENCE * (2 + count // 8)).ids
     return [ids[i : i + PROMPT_TOKENS] for i in range(count)]
-
-
-def started_engine(settings: VerifierSettings) -> tuple[Replica, Engine]:
-    """A loaded replica and its engine at work.
-
-    Loaded in a thread that ends: threads that have computed keep workers, which slow those of the engine down.
-    """
-    loading: Future[Replica] = in_daemon_thread(lambda: load_replica(settings))
-    replica = loading.result()
-    engine = Engine(replica.decoder, replica.admission, replica.budget, settings.idle_seconds)
-    engine.start()
-    return replica, engine
 
 
 @dataclass

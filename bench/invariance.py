@@ -19,10 +19,11 @@ import click
 from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from bench.engine_driver import EngineClient, own_chain, started_engine
+from bench.engine_driver import EngineClient, own_chain
 from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.cli.prompts import read_prompts
 from dartspec.services.verifier.config import VerifierSettings
+from dartspec.services.verifier.offline import started_engine
 from dartspec.services.verifier.replica import Replica
 
 TOGETHER = 32

@@ -16,10 +16,11 @@ import statistics
 import click
 from tqdm import tqdm
 
-from bench.engine_driver import EngineClient, started_engine, text_windows, true_chains
+from bench.engine_driver import EngineClient, text_windows, true_chains
 from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.services.verifier.adaptive import AdaptiveBudget
 from dartspec.services.verifier.config import VerifierSettings
+from dartspec.services.verifier.offline import started_engine
 
 
 @click.command(help=__doc__)

@@ -20,9 +20,10 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM
 
-from bench.engine_driver import EngineClient, started_engine, text_windows
+from bench.engine_driver import EngineClient, text_windows
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.verifier.config import VerifierSettings
+from dartspec.services.verifier.offline import started_engine
 
 LEVELS = (1, 16)
 

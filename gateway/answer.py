@@ -16,6 +16,7 @@ from dartspec.gateway.plan import Plan
 from dartspec.gateway.rounds import rounds
 from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.stream import Piece
+from dartspec.gateway.tracing import Span
 from dartspec.gateway.types import Chunk, Finish, FinishReason, Mode, Opening, Round, RoundKind
 from dartspec.services.common.errors import DartspecError, DeadlineExceeded, Unavailable
 
@@ -35,8 +36,10 @@ class Answer:
         ledger: Ledger,
         failover: Failover,
         ends: Ends,
+        span: Span,
     ) -> None:
         self._plan = plan
+        self._span = span
         self._fleet = fleet
         self._search = search
         self._ledger = ledger
@@ -79,7 +82,9 @@ class Answer:
                         self._ends.check(_now())
                 return
             except DartspecError as error:
-                log.info("request %s leaves verifier %s: %s", self._plan.start.request_id, link.address, error.message)
+                request_id = self._plan.start.request_id
+                facts = {"request_id": request_id, "verifier": link.address, "tokens": len(self._committed)}
+                log.info("request %s leaves verifier %s: %s", request_id, link.address, error.message, extra=facts)
                 if isinstance(error, DeadlineExceeded):
                     raise self._ends.over() from error  # the verifier knows one end only, not whose it is
                 self._failover.failed(link.address, error, _now())
@@ -87,14 +92,24 @@ class Answer:
 
     async def _rounds_on(self, link: VerifierLink) -> AsyncGenerator[Round, None]:
         opening = self._opening()
-        session = link.open(opening)
-        try:
-            one = rounds(session, opening, self._plan.model, self._search, self._ledger)
-            async with aclosing(one) as session_rounds:
-                async for round in session_rounds:
-                    yield round
-        finally:
-            session.close()
+        with self._span.attempt(link.address, len(self._committed)):
+            session = link.open(opening)
+            # A verifier keeps the deadline too, but one that hangs keeps nothing.
+            left = self._ends.time_left(_now())
+            over = (
+                None if left is None else asyncio.get_running_loop().call_later(left, session.expire, self._ends.over())
+            )
+            try:
+                one = rounds(
+                    session, opening, self._plan.model, self._search, self._ledger, lambda: link.speculates(session)
+                )
+                async with aclosing(one) as session_rounds:
+                    async for round in session_rounds:
+                        yield round
+            finally:
+                if over is not None:
+                    over.cancel()
+                session.close()
 
     async def _choose(self) -> VerifierLink:
         while True:
@@ -103,7 +118,8 @@ class Answer:
                 return self._fleet.choose(self._plan.model, self._plan.asking, self._failover.avoid)
             except Unavailable as error:
                 pause = self._failover.none_left(error, _now())
-            await asyncio.sleep(pause)
+            left = self._ends.time_left(_now())
+            await asyncio.sleep(pause if left is None else min(pause, left))
 
     def _opening(self) -> Opening:
         start = self._plan.start
@@ -115,6 +131,7 @@ class Answer:
             mode=self._plan.mode,
             time_left_ms=self._time_left_ms(),
             request_id=start.request_id,
+            request_class=self._plan.request_class,
         )
 
     def _time_left_ms(self) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 
 import click
 
 from dartspec.gateway.config import Settings
 from dartspec.services.common.config import options
+from dartspec.services.common.logs import set_up_logs
 
 
 @click.group()
@@ -23,7 +22,5 @@ def serve(settings: Settings) -> None:
     """Answer Generate calls with the verifiers given here or announced later."""
     from dartspec.gateway.serve import serve as run
 
-    logging.basicConfig(
-        stream=sys.stderr, level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logs(settings.log_level, settings.log_format)
     asyncio.run(run(settings))

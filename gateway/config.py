@@ -5,9 +5,12 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
+from dartspec.gateway.dns_feed import service_addresses
 from dartspec.gateway.limits import Limits
 from dartspec.gateway.router import POLICIES
+from dartspec.gateway.tracing import otel_endpoint
 from dartspec.services.common.config import addresses, between, redis_url, setting, tcp_address
+from dartspec.services.common.logs import FORMATS
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,23 @@ class Settings:
     api_keys_file: str = setting(
         "", 'File of API keys, "name:key" a line; when given, every request must bring one of them.'
     )
-    verifier: tuple[str, ...] = setting((), "Address of a verifier; others may announce themselves.", check=addresses)
+    tls_cert: str = setting("", "PEM file of this gateway's certificate; when given, TCP listeners speak TLS.")
+    tls_key: str = setting("", "PEM file of its key.")
+    tls_client_ca: str = setting("", "PEM file of authorities; when given, clients must show a certificate of theirs.")
+    peer_ca: str = setting(
+        "", "PEM file of authorities; when given, verifiers and ngram services are called over TLS (not Unix sockets)."
+    )
+    peer_cert: str = setting("", "PEM file of the certificate that this gateway shows to them.")
+    peer_key: str = setting("", "PEM file of its key.")
+    verifier: tuple[str, ...] = setting(
+        (),
+        "Address of a verifier, or dns:///NAME:PORT for all that a name has; others may announce themselves.",
+        check=service_addresses,
+    )
     ngram: tuple[str, ...] = setting(
-        (), "Address of an ngram service; others may announce themselves.", check=addresses
+        (),
+        "Address of an ngram service, or dns:///NAME:PORT; others may announce themselves.",
+        check=service_addresses,
     )
     registry: str = setting(
         "",
@@ -44,6 +61,12 @@ class Settings:
     node: str = setting(platform.node(), "Name of this node; its own ngram service is preferred.")
     mode: str = setting(
         "auto", "Mode of requests that leave the choice to the server.", choices=("auto", "plain", "dart")
+    )
+    policy: str = setting(
+        "learned",
+        "What mode auto means: learned keeps kinds of requests from drafting that do better without, verifier leaves "
+        "everything to the verifiers (docs/gateway.md).",
+        choices=("learned", "verifier"),
     )
     search: str = setting("survival", "How trees are selected.", choices=("survival", "reference"))
     score_rule: str = setting(
@@ -84,7 +107,24 @@ class Settings:
     heartbeat_seconds: float = setting(
         5.0, "Pace of announcements; a record expires after three.", check=between(0.1, 3600)
     )
+    otel_endpoint: str = setting(
+        "",
+        "Collector of OpenTelemetry traces, http://HOST:4317 (OTLP over gRPC; https for TLS); default: none.",
+        check=otel_endpoint,
+    )
+    drain_seconds: float = setting(
+        5.0,
+        "After SIGTERM or SIGINT, open answers may go on to their end for so long while new ones are refused.",
+        check=between(0, 1e6),
+    )
+    connection_age_seconds: float = setting(
+        0.0,
+        "Have gRPC clients connect anew after so long, give or take a tenth, so that they spread over new gateways; "
+        "calls end on their old connection; 0: never.",
+        check=between(0, 1e6),
+    )
     log_level: str = setting("info", "What is logged on stderr.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=FORMATS)
 
     @property
     def limits(self) -> Limits:

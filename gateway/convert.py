@@ -27,6 +27,7 @@ def round_from_proto(event: verifier_pb2.RoundEvent, kind: RoundKind) -> Round:
         nodes_offered=event.nodes_offered,
         nodes_verified=event.nodes_verified,
         proposals=event.proposals if event.HasField("proposals") else None,
+        search_nodes=event.search_nodes,
         no_draft_reason=NoDraftReason(event.no_draft_reason),
         draft_ms=event.timings.draft_ms,
         verify_ms=event.timings.verify_ms,

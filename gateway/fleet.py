@@ -14,7 +14,10 @@ from dartspec.gateway.model import Model, ModelSource
 from dartspec.gateway.registry import Record, Registry, ServiceKind
 from dartspec.gateway.route import ANYWHERE, REPLICA_KEY, Route
 from dartspec.gateway.router import Candidate, Wanted, choose
+from dartspec.gateway.stats import Control
+from dartspec.gateway.steering import Steering
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from dartspec.services.common.tls import ClientTls
 
 RECONCILE_SECONDS = 1.0
 RETRY_AFTER_MS = 1000
@@ -41,11 +44,23 @@ class Asking:
 class Fleet:
     """Follows the registry: a link for each verifier that it names; each link lives and fails by itself."""
 
-    def __init__(self, registry: Registry, *, routing: str, limits: Limits, rng: random.Random) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        routing: str,
+        limits: Limits,
+        rng: random.Random,
+        learned: bool = False,
+        tls: ClientTls | None = None,
+    ) -> None:
+        """``learned``: a policy learns which requests of mode auto do better without drafts. ``tls``: to verifiers."""
         self.routing = routing
         self._registry = registry
         self._limits = limits
+        self._learned = learned
         self._rng = rng
+        self._tls = tls
         self._turn = 0
         self._prefixes = PrefixMemory()
         self._typical_tokens = FIRST_TYPICAL_TOKENS
@@ -118,6 +133,11 @@ class Fleet:
         """Names of the models that a verifier serves, or served when it was last up."""
         return sorted({link.model.name for link in self._links.values() if link.model})
 
+    def control(self) -> Control:
+        """What the policies do, and which heads drift; may be called from any thread."""
+        links = list(self._links.values())
+        return Control(sum(link.steering.plain_classes() for link in links), sum(link.drift.drifting for link in links))
+
     def records(self) -> dict[str, Record]:
         """What the registry says of verifiers, by address."""
         return {record.address: record for record in self._registry.records(ServiceKind.VERIFIER)}
@@ -181,7 +201,8 @@ class Fleet:
         records = self.records()
         for address, record in records.items():
             if address not in self._links:
-                link = VerifierLink(address, self._models, self._limits, self._answered)
+                steering = Steering(self._learned)
+                link = VerifierLink(address, self._models, self._limits, self._answered, steering, self._tls)
                 link.held = address in self._held
                 self._links[address] = link
                 self._tasks[address] = asyncio.create_task(link.run())

@@ -14,9 +14,14 @@ from dartspec.services.common.errors import Unauthenticated
 FREE = ("/grpc.health.", "/grpc.reflection.")
 
 
+def entry(metadata: Iterable[tuple[str, str | bytes]] | None, wanted: str) -> str:
+    """An entry of a call's metadata that is text, or an empty string."""
+    return next((value for name, value in metadata or () if name == wanted and isinstance(value, str)), "")
+
+
 def authorization(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
     """The authorization entry of a call's metadata, or an empty string."""
-    return next((value for name, value in metadata or () if name == "authorization" and isinstance(value, str)), "")
+    return entry(metadata, "authorization")
 
 
 class KeyInterceptor(grpc.aio.ServerInterceptor):

@@ -14,25 +14,24 @@ from typing import Any
 import grpc
 
 from dartspec.gateway.breaker import Breaker, BreakerState
+from dartspec.gateway.drift import AcceptanceDrift
+from dartspec.gateway.faults import explain, own_fault
+from dartspec.gateway.hello import say_hello
 from dartspec.gateway.limits import Limits, Stalled
-from dartspec.gateway.model import CALL_SECONDS, Model, ModelSource
+from dartspec.gateway.model import Model, ModelSource
 from dartspec.gateway.replica_load import ReplicaLoad
 from dartspec.gateway.router import Load
 from dartspec.gateway.session import Session
+from dartspec.gateway.steering import Steering
+from dartspec.gateway.tasks import first_to_end
 from dartspec.gateway.types import Mode, Opening
-from dartspec.services.common.channel import error_from_rpc, open_channel
-from dartspec.services.common.errors import (
-    DartspecError,
-    FailedPrecondition,
-    InternalError,
-    Unavailable,
-    error_from_code,
-)
+from dartspec.services.common.channel import open_channel
+from dartspec.services.common.errors import DartspecError, Unavailable
+from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import common_pb2, verifier_pb2, verifier_pb2_grpc
 
 log = logging.getLogger(__name__)
 
-PROTOCOL = 1
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
 
@@ -53,11 +52,17 @@ class VerifierLink:
     model: as last described, also while the verifier is down. up: there is a stream. retiring: the registry says that
     it drains, or no longer names it. held: this gateway was told to drain it. tried: set once the first attempt to
     connect has ended. opened: sessions by mode since the start. ``answered`` gets the number of tokens of each session
-    that ends.
+    that ends. ``tls``: for the way there.
     """
 
     def __init__(
-        self, address: str, models: ModelSource, limits: Limits, answered: Callable[[int], None] = lambda tokens: None
+        self,
+        address: str,
+        models: ModelSource,
+        limits: Limits,
+        answered: Callable[[int], None] = lambda tokens: None,
+        steering: Steering | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.address = address
         self.model: Model | None = None
@@ -68,9 +73,13 @@ class VerifierLink:
         self.tried = asyncio.Event()
         self.breaker = Breaker()
         self.opened: Counter[Mode] = Counter()
+        self.drift = AcceptanceDrift()
+        self._expected_accepted = 0.0
+        self.steering = steering or Steering(enabled=False)
         self._models = models
         self._limits = limits
         self._answered = answered
+        self._tls = tls
         self._load = ReplicaLoad()
         self._announced: common_pb2.LoadReport | None = None
         self._sessions: dict[int, _Open] = {}
@@ -126,8 +135,13 @@ class VerifierLink:
         self._sessions[session.id] = _Open(session, opening.mode, session.n)
         self.opened[opening.mode] += 1
         self._load.sent(opening)
+        self.steering.opened(session.id, opening)
         self.breaker.began(session, _now())
         return session
+
+    def speculates(self, session: Session) -> bool:
+        """Whether an auto session's drafting is left to the verifier now."""
+        return self.steering.speculates(session.id, _now())
 
     async def run(self) -> None:
         """Keep the stream alive until cancelled."""
@@ -139,7 +153,7 @@ class VerifierLink:
             except Stalled as error:
                 reason, stalled = error.message, True
             except (DartspecError, grpc.aio.AioRpcError, TimeoutError, asyncio.InvalidStateError) as error:
-                reason = _explain(error, self.address)
+                reason = explain(error, self.address)
             except Exception as error:  # a fault of ours must not end the link for good
                 log.exception("verifier %s: unexpected error", self.address)
                 reason = str(error)
@@ -154,28 +168,20 @@ class VerifierLink:
             pause = min(2 * pause, LAST_RETRY_SECONDS)
 
     async def _serve(self) -> None:
-        async with open_channel(self.address) as channel:
+        async with open_channel(self.address, self._tls) as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
             self.model, described = await self._models.fetch(stub)
             call = stub.Rounds()
             try:
-                await self._say_hello(call, described.hello)
+                await say_hello(call, described.hello)
                 self.max_sessions = described.max_sessions
+                self._expected_accepted = described.expected_accepted_per_round
+                self.steering.forget()
                 self._load.reported(described.load, _now())
                 self._connected()
-                await _first_to_end(self._read(call), self._write(call), self._watch())
+                await first_to_end(self._read(call), self._write(call), self._watch())
             finally:
                 call.cancel()
-
-    async def _say_hello(self, call: Any, hello: verifier_pb2.Hello) -> None:
-        if hello.protocol != PROTOCOL:
-            raise FailedPrecondition(f"speaks protocol revision {hello.protocol}, this gateway revision {PROTOCOL}")
-        await call.write(verifier_pb2.RoundsRequest(hello=hello))
-        first = await asyncio.wait_for(call.read(), CALL_SECONDS)
-        if first is grpc.aio.EOF:
-            raise Unavailable("ended the stream instead of saying hello")
-        if first.hello != hello:
-            raise FailedPrecondition("its hello differs from its description; was it restarted just now?")
 
     def _connected(self) -> None:
         self._outgoing.clear()
@@ -190,17 +196,28 @@ class VerifierLink:
             self._heard_at = _now()
             if response.HasField("load"):
                 self._load.reported(response.load, _now())
+            rounds = []
             for event in response.events:
                 one = self._sessions.get(event.session)
                 if one is not None:
-                    one.session.deliver(event)
+                    if (round := one.session.deliver(event)) is not None:
+                        rounds.append((event.session, round))
                     self._judge(one, event)
+            self.steering.heard(rounds, response.load, self._heard_at)
+            self._watch_drift(response.load)
         raise Unavailable("ended the stream")
+
+    def _watch_drift(self, load: common_pb2.LoadReport) -> None:
+        if self.drift.observe(self._expected_accepted, load.accepted_per_round, load.rounds):
+            how = "fewer draft tokens than" if self.drift.drifting else "again about as many draft tokens as"
+            log.warning(
+                "verifier %s: rounds accept %s the head's card says: %.0f%%", self.address, how, 1e2 * self.drift.ratio
+            )
 
     def _judge(self, one: _Open, event: verifier_pb2.Event) -> None:
         """Tell the breaker what an event says about the verifier, once its session has taken it."""
         if event.HasField("failed"):
-            if _own_fault(event.failed):
+            if own_fault(event.failed):
                 self.breaker.failed(self._heard_at)
         elif one.session.id in self._sessions or event.round.finish_reason:
             one.heard_at = self._progress_at = self._heard_at
@@ -240,6 +257,7 @@ class VerifierLink:
     def _end(self, session: Session, tell_verifier: bool) -> None:
         one = self._sessions.pop(session.id, None)
         self.breaker.ended(session)
+        self.steering.closed(session.id)
         if one is not None and session.n > one.first_n:
             self._answered(session.n - one.first_n)
         if tell_verifier:
@@ -258,33 +276,6 @@ class VerifierLink:
         for one in list(self._sessions.values()):
             one.session.fail(Unavailable(f"the stream to verifier {self.address} is lost"))
         self._outgoing.clear()
-
-
-def _own_fault(failed: verifier_pb2.FailedEvent) -> bool:
-    """Whether a failure says that the verifier is broken; a refusal with a time to ask again does not."""
-    error = error_from_code(failed.code, failed.message)
-    return isinstance(error, InternalError) or (isinstance(error, Unavailable) and not failed.retry_after_ms)
-
-
-async def _first_to_end(*coroutines: Any) -> None:
-    """Run until one ends, stop the others, raise what it raised."""
-    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in [task for task in tasks if task in done]:
-            if task.cancelled():  # by the transport; ours must not look cancelled for it
-                raise Unavailable("cancelled the stream")
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _explain(error: Exception, address: str) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return error_from_rpc(error, address).message
-    return str(error) or type(error).__name__
 
 
 def _now() -> float:

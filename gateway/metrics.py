@@ -11,6 +11,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dartspec.gateway import mode_reasons
 from dartspec.gateway.stats import PARTS, Stats, Totals
 from dartspec.gateway.types import FinishReason, Mode
 
@@ -41,6 +42,22 @@ def _requests(totals: Totals) -> Iterator[Metric]:
         for reason in (FinishReason.STOP, FinishReason.LENGTH):
             requests.add_metric((mode.name.lower(), reason.name.lower()), totals.finished[mode, reason])
     yield requests
+    reasons = CounterMetricFamily(
+        "dartspec_gateway_mode_reasons", "Answers that came to their end, by why their mode was used.", labels=("why",)
+    )
+    for text, short in mode_reasons.SHORT.items():
+        reasons.add_metric((short,), totals.reasons[text])
+    yield reasons
+    yield GaugeMetricFamily(
+        "dartspec_gateway_policy_plain_classes",
+        "Kinds of open requests that the policy keeps from drafting, summed over replicas.",
+        totals.control.plain_classes,
+    )
+    yield GaugeMetricFamily(
+        "dartspec_gateway_drifting_replicas",
+        "Replicas whose rounds accept fewer draft tokens than their head's card says.",
+        totals.control.drifting,
+    )
     failures = CounterMetricFamily(
         "dartspec_gateway_failures", "Requests that ended with an error, or whose client went away.", labels=("code",)
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dartspec.gateway import mode_reasons
 from dartspec.gateway.affinity import block_hashes
+from dartspec.gateway.classes import Classes, request_class
 from dartspec.gateway.config import Settings
 from dartspec.gateway.fleet import Asking
 from dartspec.gateway.model import Model
@@ -23,7 +25,7 @@ class Plan:
 
     committed: tokens that it begins with; stream: has taken them. ended and ended_stop: why nothing is left to do,
     when the committed tokens end the answer. mode: the one in force, after the server's setting. asking: what a
-    verifier must have and do for it.
+    verifier must have and do for it. request_class: by which the policy tells it from others.
     """
 
     start: Start
@@ -35,9 +37,10 @@ class Plan:
     ended: FinishReason
     ended_stop: str
     asking: Asking
+    request_class: str
 
 
-async def make_plan(request: Request, model: Model, settings: Settings) -> Plan:
+async def make_plan(request: Request, model: Model, settings: Settings, classes: Classes) -> Plan:
     """Complete and check a request. Raises InvalidArgument naming the field."""
     check_stop_strings(request.stop)
     request_id = checked_request_id(request.request_id)
@@ -70,7 +73,8 @@ async def make_plan(request: Request, model: Model, settings: Settings) -> Plan:
         blocks=block_hashes(model.key, prompt),
         route=request.route,
     )
-    return Plan(start, model, mode, mode_reason, request.committed_token_ids, stream, ended, ended_stop, asking)
+    label = classes.admit(request_class(request.route.task, len(prompt), sampling.temperature))
+    return Plan(start, model, mode, mode_reason, request.committed_token_ids, stream, ended, ended_stop, asking, label)
 
 
 def _resume(
@@ -96,7 +100,7 @@ def _resume(
 
 def _mode(asked: Mode, settings: Settings) -> tuple[Mode, str]:
     if asked is not Mode.AUTO:
-        return asked, "asked for by the request"
+        return asked, mode_reasons.ASKED
     if settings.mode != "auto":
-        return Mode[settings.mode.upper()], "set by the server"
-    return Mode.AUTO, "left to the verifier"
+        return Mode[settings.mode.upper()], mode_reasons.SERVER
+    return Mode.AUTO, mode_reasons.LEFT

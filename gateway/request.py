@@ -41,7 +41,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Request:
-    """One answer wanted; absent values are None or empty and filled in when the model is known."""
+    """One answer wanted; absent values are None or empty and filled in when the model is known.
+
+    traceparent: the caller's span, as W3C's header of that name has it.
+    """
 
     model: str
     input: Input
@@ -52,6 +55,7 @@ class Request:
     mode: Mode
     request_id: str
     route: Route = ANYWHERE
+    traceparent: str = ""
 
 
 def checked_request_id(request_id: str) -> str:

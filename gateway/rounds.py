@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
+from dartspec.gateway import mode_reasons
 from dartspec.gateway.ledger import Ledger
 from dartspec.gateway.model import Model
 from dartspec.gateway.search import CONTEXT_TOKENS, TreeSearch
@@ -12,26 +13,34 @@ from dartspec.gateway.session import Session
 from dartspec.gateway.types import Mode, NoDraftReason, Opening, Round
 
 PLAIN_CREDIT = 32  # steps that a plain session may be ahead of its client; refilled at half
+STEERED_CREDIT = 4  # the same while the policy keeps it from drafting, which may end soon
 
 # No proposals will come in the rest of the session either.
 FOR_GOOD = {NoDraftReason.NO_HEAD, NoDraftReason.PLAIN_ONLY, NoDraftReason.NEAR_LIMIT}
 
-WHY_DART = "the verifier offers candidates"
 WHY_PLAIN = {
-    NoDraftReason.NO_HEAD: "the verifier has no draft head",
-    NoDraftReason.DOES_NOT_PAY: "the verifier expects plain decoding to be faster",
+    NoDraftReason.NO_HEAD: mode_reasons.NO_HEAD,
+    NoDraftReason.DOES_NOT_PAY: mode_reasons.DOES_NOT_PAY,
 }
 
 
 async def rounds(
-    session: Session, opening: Opening, model: Model, search: TreeSearch, ledger: Ledger
+    session: Session,
+    opening: Opening,
+    model: Model,
+    search: TreeSearch,
+    ledger: Ledger,
+    speculates: Callable[[], bool] = lambda: True,
 ) -> AsyncGenerator[Round, None]:
     """The session's rounds, the first token to the last.
+
+    ``speculates``: whether drafting is left to the verifier now; asked in mode auto before each command.
 
     The next command goes out only when the caller comes back for the next round: a client that does not read stops
     its own work, and nothing is searched after a stop string.
     """
     drafting = opening.mode is not Mode.PLAIN
+    steered = False  # kept from drafting, or on the way back
     context = deque(opening.token_ids, maxlen=CONTEXT_TOKENS)
     while True:
         round = await session.next_round()
@@ -39,20 +48,30 @@ async def rounds(
         yield round
         if round.finish_reason:
             return
-        if round.proposals is not None and not session.ahead:
-            found = await search.tree(model, context, round.proposals)
-            ledger.searched(found)
-            session.verify(found.tree, draft_after=True)
-            if opening.mode is Mode.AUTO:
-                ledger.mode_reason = WHY_DART
-            continue
         if opening.mode is Mode.AUTO and round.no_draft_reason in WHY_PLAIN:
             ledger.mode_reason = WHY_PLAIN[round.no_draft_reason]
         drafting = drafting and round.no_draft_reason not in FOR_GOOD
-        if session.offered:
+        if session.offered and session.ahead:
             continue  # the round with the proposals has come and is next
-        if drafting and opening.mode is Mode.DART:
+        if drafting and opening.mode is Mode.AUTO and not speculates():
+            steered, ledger.mode_reason = True, mode_reasons.STEERED
+            _grant(session, STEERED_CREDIT, drafting=False)
+        elif round.proposals is not None:
+            steered = False
+            found = await search.tree(model, context, round.proposals, round.search_nodes)
+            ledger.searched(found)
+            session.verify(found.tree, draft_after=True)
+            if opening.mode is Mode.AUTO:
+                ledger.mode_reason = mode_reasons.OFFERS
+        elif drafting and (steered or opening.mode is Mode.DART):
             if not session.ahead:
+                steered = False
                 session.decode(1, draft_after=True)
-        elif session.ahead <= PLAIN_CREDIT // 2:
-            session.decode(PLAIN_CREDIT - session.ahead, draft_after=drafting, may_offer=drafting)
+        else:
+            _grant(session, PLAIN_CREDIT, drafting=drafting)
+
+
+def _grant(session: Session, credit: int, *, drafting: bool) -> None:
+    """Fill up plain credit when half of it is used."""
+    if session.ahead <= credit // 2:
+        session.decode(credit - session.ahead, draft_after=drafting, may_offer=drafting)

@@ -1,7 +1,8 @@
-"""What a request's metadata says about where it shall run."""
+"""What a request's metadata says about where it shall run, and what it is."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,15 +11,21 @@ from dartspec.services.common.errors import InvalidArgument
 
 ROUTING_KEY = "dartspec-routing"
 REPLICA_KEY = "dartspec-replica"
+TASK_KEY = "dartspec-task"
 MAX_ADDRESS = 256
+_TASK = re.compile(r"[A-Za-z0-9._-]{1,32}")
 
 
 @dataclass(frozen=True)
 class Route:
-    """routing: a policy instead of the gateway's. replica: the address of the only verifier wanted. "" is left open."""
+    """routing: a policy instead of the gateway's. replica: the address of the only verifier wanted. "" is left open.
+
+    task: the client's name for the kind of request, by which it is learned whether speculation pays (`classes`).
+    """
 
     routing: str = ""
     replica: str = ""
+    task: str = ""
 
 
 ANYWHERE = Route()
@@ -29,10 +36,13 @@ def route_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> Route:
 
     Raises InvalidArgument naming the key.
     """
-    values = {key: value for key, value in metadata if key in (ROUTING_KEY, REPLICA_KEY)}
+    values = {key: value for key, value in metadata if key in (ROUTING_KEY, REPLICA_KEY, TASK_KEY)}
     routing, replica = values.get(ROUTING_KEY, ""), values.get(REPLICA_KEY, "")
     if routing and routing not in POLICIES:
         raise InvalidArgument(ROUTING_KEY, f"must be one of {', '.join(POLICIES)}, got {str(routing)[:64]!r}")
     if not isinstance(replica, str) or len(replica) > MAX_ADDRESS:
         raise InvalidArgument(REPLICA_KEY, f"must be an address of at most {MAX_ADDRESS} characters")
-    return Route(str(routing), replica)
+    task = values.get(TASK_KEY, "")
+    if task and not (isinstance(task, str) and _TASK.fullmatch(task)):
+        raise InvalidArgument(TASK_KEY, "must be 1 to 32 of letters, digits, '.', '_' and '-'")
+    return Route(str(routing), replica, str(task))

@@ -13,6 +13,7 @@ from dartspec.gateway.config import Settings
 from dartspec.gateway.model import Model
 from dartspec.gateway.registry import Record, Registry, ServiceKind
 from dartspec.services.common.channel import open_channel
+from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import common_pb2, ngram_pb2, ngram_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -44,16 +45,18 @@ class _Batch:
     """Queries that go out together."""
 
     model: Model
+    nodes: int  # of a tree; 0: as many as this gateway likes
     queries: list[ngram_pb2.SearchQuery] = field(default_factory=list)
     answers: list[asyncio.Future[Found]] = field(default_factory=list)
+    done: asyncio.Future[None] | None = None
 
 
 class _Client:
     """One n-gram service. After a failure it rests, ever longer, until a call succeeds again."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ClientTls | None) -> None:
         self.address = address
-        self.channel = open_channel(address)
+        self.channel = open_channel(address, tls)
         self.stub = ngram_pb2_grpc.NgramServiceStub(self.channel)
         self._rest = FIRST_REST_SECONDS
         self._rests_until: dict[str, float] = {}  # by tokenizer: an index may be missing for one and not another
@@ -77,21 +80,40 @@ class _Client:
 class TreeSearch:
     """Asks this node's n-gram service, else another. Without an answer in time, there is no tree and no error."""
 
-    def __init__(self, registry: Registry, settings: Settings) -> None:
+    def __init__(self, registry: Registry, settings: Settings, tls: ClientTls | None = None) -> None:
         self._registry = registry
+        self._tls = tls
         self._settings = settings
         self._clients: dict[str, _Client] = {}
-        self._batches: dict[tuple[str, ...], _Batch] = {}
+        self._batches: dict[tuple[tuple[str, ...], int], _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._latest: asyncio.Future[None] | None = None
 
-    async def tree(self, model: Model, context: Sequence[int], proposals: common_pb2.Proposals) -> Found:
-        """A tree for one session whose last tokens are ``context``, the pending one included."""
+    async def settled(self) -> None:
+        """Wait until the searches that have begun are answered, and the verifiers have been told what they found.
+
+        Writing to a client costs more than all else in a round. Whoever waits here first does not keep a replica idle.
+        """
+        if self._latest is not None:
+            await asyncio.shield(self._latest)
+            # Sessions that got their trees run before this, the stream that takes their commands after one turn more.
+            await asyncio.sleep(0)
+
+    async def tree(
+        self, model: Model, context: Sequence[int], proposals: common_pb2.Proposals, nodes: int = 0
+    ) -> Found:
+        """A tree for one session whose last tokens are ``context``, the pending one included.
+
+        nodes: most that the verifier wants; 0: as many as the settings say.
+        """
         loop = asyncio.get_running_loop()
-        batch = self._batches.get(model.key)
+        key = model.key, nodes
+        batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[model.key] = _Batch(model)
+            batch = self._batches[key] = _Batch(model, nodes)
+            self._latest = batch.done = loop.create_future()
             # Sessions that were woken together all run before this does.
-            loop.call_soon(self._send, model.key)
+            loop.call_soon(self._send, key)
         batch.queries.append(ngram_pb2.SearchQuery(context=context, proposals=proposals))
         answer: asyncio.Future[Found] = loop.create_future()
         batch.answers.append(answer)
@@ -104,7 +126,7 @@ class TreeSearch:
         for client in self._clients.values():
             await client.channel.close()
 
-    def _send(self, key: tuple[str, ...]) -> None:
+    def _send(self, key: tuple[tuple[str, ...], int]) -> None:
         task = asyncio.create_task(self._answer(self._batches.pop(key)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -119,11 +141,15 @@ class TreeSearch:
             for answer, result in zip(batch.answers, found, strict=True):
                 if not answer.done():
                     answer.set_result(result)
+            if batch.done is not None:
+                batch.done.set_result(None)
+                if self._latest is batch.done:
+                    self._latest = None
 
     async def _search(self, batch: _Batch) -> ngram_pb2.SearchResponse | None:
         fingerprint = batch.model.tokenizer_fingerprint
         request = ngram_pb2.SearchRequest(
-            tokenizer_fingerprint=fingerprint, params=self._params(batch.model), queries=batch.queries
+            tokenizer_fingerprint=fingerprint, params=self._params(batch), queries=batch.queries
         )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.search_timeout_ms / 1e3
@@ -146,13 +172,15 @@ class TreeSearch:
             client.failed(fingerprint, loop.time(), f"{len(response.trees)} trees for {len(batch.queries)} queries")
         return None
 
-    def _params(self, model: Model) -> ngram_pb2.SearchParams:
-        settings = self._settings
+    def _params(self, batch: _Batch) -> ngram_pb2.SearchParams:
+        settings, model = self._settings, batch.model
+        # A tree of few nodes needs no wider beam.
+        nodes = min(filter(None, (settings.node_budget, model.max_nodes, batch.nodes)))
         return ngram_pb2.SearchParams(
             mode=SEARCH_MODES[settings.search],
             score_rule=SCORE_RULES[settings.score_rule],
-            node_budget=min(settings.node_budget, model.max_nodes or settings.node_budget),
-            beam_width=settings.beam_width,
+            node_budget=nodes,
+            beam_width=min(settings.beam_width, nodes),
             stop_token_ids=model.eos_token_ids,
         )
 
@@ -164,7 +192,7 @@ class TreeSearch:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         for address in set(records) - set(self._clients):
-            self._clients[address] = _Client(address)
+            self._clients[address] = _Client(address, self._tls)
         fitting = [
             record
             for record in records.values()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from dartspec.gateway.admin import AdminServicer, Status
 from dartspec.gateway.api_keys import ApiKeys
 from dartspec.gateway.config import Settings
+from dartspec.gateway.dns_feed import DnsFeed, ServiceName, is_name
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.grpc_front import GatewayServicer, RegistryServicer
 from dartspec.gateway.grpc_keys import KeyInterceptor
@@ -20,7 +21,9 @@ from dartspec.gateway.registry import Record, Registry, ServiceKind
 from dartspec.gateway.registry_feed import RegistryFeed
 from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.service import Generation
+from dartspec.gateway.tracing import Traces
 from dartspec.services.common.server import Server, wait_for_stop_signal
+from dartspec.services.common.tls import ClientTls, ServerTls
 from dartspec.v1 import gateway_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -42,34 +45,48 @@ class Gateway:
 @asynccontextmanager
 async def running(settings: Settings) -> AsyncIterator[Gateway]:
     """A gateway that answers, its static verifiers tried once; stopped on leaving."""
+    tls = ServerTls.chosen(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    peers = ClientTls.chosen(settings.peer_ca, settings.peer_cert, settings.peer_key)
     registry = Registry(_static_records(settings), interval=settings.heartbeat_seconds, clock=time.monotonic)
-    fleet = Fleet(registry, routing=settings.routing, limits=settings.limits, rng=random.Random())
+    learned = settings.policy == "learned"
+    fleet = Fleet(
+        registry,
+        routing=settings.routing,
+        limits=settings.limits,
+        rng=random.Random(),
+        learned=learned,
+        tls=peers,
+    )
     feed = _feed(settings, registry, fleet)
-    search = TreeSearch(registry, settings)
-    generation = Generation(fleet, search, settings)
+    search = TreeSearch(registry, settings, peers)
+    traces = Traces.to(settings.otel_endpoint)
+    generation = Generation(fleet, search, settings, traces)
     keys = ApiKeys.read(settings.api_keys_file)
-    server = Server(SERVICES, [KeyInterceptor(keys)])
-    gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(generation, keys), server.grpc_server)
+    names = DnsFeed(_service_names(settings), registry, fleet.registry_changed)
+    server = Server(SERVICES, [KeyInterceptor(keys)], settings.connection_age_seconds, tls)
+    gateway_pb2_grpc.add_GatewayServiceServicer_to_server(GatewayServicer(generation, fleet, keys), server.grpc_server)
     gateway_pb2_grpc.add_RegistryServiceServicer_to_server(
         RegistryServicer(registry, fleet.registry_changed), server.grpc_server
     )
     status = Status(fleet, registry, generation, feed, time.monotonic, time.monotonic())
     gateway_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(status), server.grpc_server)
     addresses = await server.start(settings.listen)
-    background = [asyncio.create_task(fleet.run())]
+    await names.look()
+    background = [asyncio.create_task(run()) for run in (fleet.run, names.run, generation.pace.run)]
     if feed is not None:
         background.append(asyncio.create_task(feed.run()))
     try:
-        async with _http(settings, generation, fleet, keys) as http:
+        async with _http(settings, generation, fleet, keys, tls) as http:
             await fleet.first_attempts(FIRST_ATTEMPT_SECONDS)
             await server.ready()
             yield Gateway(addresses, http, generation, fleet)
     finally:
-        await server.stop()
+        await server.stop(settings.drain_seconds)
         for task in background:
             task.cancel()
         await asyncio.wait(background)
         await search.close()
+        await traces.close()
 
 
 async def serve(settings: Settings) -> None:
@@ -80,7 +97,9 @@ async def serve(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _http(settings: Settings, generation: Generation, fleet: Fleet, keys: ApiKeys) -> AsyncIterator[str]:
+async def _http(
+    settings: Settings, generation: Generation, fleet: Fleet, keys: ApiKeys, tls: ServerTls | None
+) -> AsyncIterator[str]:
     """The HTTP API and the endpoint of the metrics, if they are wanted; gives the API's URL."""
     async with AsyncExitStack() as exits:
         url = ""
@@ -94,7 +113,7 @@ async def _http(settings: Settings, generation: Generation, fleet: Fleet, keys: 
         if settings.http_listen:
             from dartspec.gateway.http.server import http_server
 
-            front = http_server(generation, fleet, keys)
+            front = http_server(generation, fleet, keys, settings.drain_seconds, tls)
             url = await front.start(settings.http_listen)
             exits.push_async_callback(front.stop)
             log.info("OpenAI-style API on %s/v1", url)
@@ -108,6 +127,14 @@ def _feed(settings: Settings, registry: Registry, fleet: Fleet) -> RegistryFeed 
 
 
 def _static_records(settings: Settings) -> tuple[Record, ...]:
-    verifiers = (Record(ServiceKind.VERIFIER, address) for address in settings.verifier)
-    ngrams = (Record(ServiceKind.NGRAM, address) for address in settings.ngram)
-    return (*verifiers, *ngrams)
+    return tuple(Record(kind, value) for kind, value in _named(settings) if not is_name(value))
+
+
+def _service_names(settings: Settings) -> list[ServiceName]:
+    return [ServiceName.parse(kind, value) for kind, value in _named(settings) if is_name(value)]
+
+
+def _named(settings: Settings) -> list[tuple[ServiceKind, str]]:
+    """What --verifier and --ngram say."""
+    verifiers = [(ServiceKind.VERIFIER, value) for value in settings.verifier]
+    return [*verifiers, *((ServiceKind.NGRAM, value) for value in settings.ngram)]

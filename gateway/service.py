@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
-from dartspec.gateway.ahead import ahead
+from dartspec.gateway.ahead import Ahead
 from dartspec.gateway.answer import Answer
+from dartspec.gateway.classes import Classes
+from dartspec.gateway.coalesce import coalesced
 from dartspec.gateway.config import Settings
 from dartspec.gateway.failover import Failover
 from dartspec.gateway.fleet import Fleet
 from dartspec.gateway.ledger import Ledger
 from dartspec.gateway.limits import Ends
 from dartspec.gateway.model import Model
+from dartspec.gateway.pace import Pace
 from dartspec.gateway.plan import Plan, make_plan
 from dartspec.gateway.request import Request
+from dartspec.gateway.request_log import logged
 from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.stats import Stats
+from dartspec.gateway.tracing import Span, Traces
 from dartspec.gateway.types import Chunk, Finish, Start
 from dartspec.services.common.errors import ResourceExhausted, Unavailable
-
-log = logging.getLogger(__name__)
 
 READ_AHEAD = 16  # chunks that wait for a client before its work stops
 RETRY_AFTER_MS = 1000
@@ -32,13 +34,16 @@ RETRY_AFTER_MS = 1000
 class Generation:
     """Answers requests with the verifiers of a fleet."""
 
-    def __init__(self, fleet: Fleet, search: TreeSearch, settings: Settings) -> None:
+    def __init__(self, fleet: Fleet, search: TreeSearch, settings: Settings, traces: Traces | None = None) -> None:
         self._fleet = fleet
+        self._traces = traces or Traces()
         self._search = search
         self._settings = settings
         self.open_requests = 0
-        self.stats = Stats()
+        self.stats = Stats(fleet.control)
         self._open_of: Counter[str] = Counter()  # by client
+        self._classes = Classes()
+        self.pace = Pace()
 
     def model(self, name: str) -> Model:
         """The model of that name; see `Fleet.model` for what it raises."""
@@ -53,14 +58,23 @@ class Generation:
         frees the request's session.
         """
         ledger = Ledger(asyncio.get_running_loop().time())
-        with self.stats.request(ledger), self._admitted(client):
+        with (
+            self.stats.request(ledger),
+            self._traces.request(request.traceparent) as span,
+            logged(request.request_id, client) as line,
+            self._admitted(client),
+        ):
             plan = await self._plan(request)
             ledger.mode_reason = plan.mode_reason
+            line.began(plan.start)
+            span.set({"request_id": plan.start.request_id, "model": plan.start.model, "mode": plan.mode.name.lower()})
             yield plan.start
-            async with aclosing(self._answer(plan, ledger, time_left)) as messages:
+            async with aclosing(self._answer(plan, ledger, time_left, span)) as messages:
                 async for message in messages:
                     if isinstance(message, Finish):
                         self.stats.finished(message)
+                        line.ended(message)
+                        span.set(line.facts)
                     yield message
 
     @contextmanager
@@ -84,9 +98,11 @@ class Generation:
         finally:
             self.open_requests -= 1
             self._open_of[client] -= 1
+            if not self._open_of[client]:
+                del self._open_of[client]
 
     async def _plan(self, request: Request) -> Plan:
-        plan = await make_plan(request, self._fleet.model(request.model), self._settings)
+        plan = await make_plan(request, self._fleet.model(request.model), self._settings, self._classes)
         # What no verifier can do is said before the answer begins.
         try:
             self._fleet.able(plan.model, plan.asking)
@@ -95,9 +111,11 @@ class Generation:
                 raise
         return plan
 
-    def _answer(self, plan: Plan, ledger: Ledger, time_left: float | None) -> AsyncGenerator[Chunk | Finish, None]:
+    def _answer(
+        self, plan: Plan, ledger: Ledger, time_left: float | None, span: Span
+    ) -> AsyncGenerator[Chunk | Finish, None]:
         limits = self._settings.limits
         failover = Failover(limits.resume, begun=bool(plan.committed), queue=limits.queue)
         ends = Ends(ledger.arrived, time_left, limits.total)
-        answer = Answer(plan, self._fleet, self._search, ledger, failover, ends)
-        return ahead(answer.messages(), READ_AHEAD)
+        answer = Answer(plan, self._fleet, self._search, ledger, failover, ends, span)
+        return coalesced(Ahead(answer.messages(), READ_AHEAD), lambda: self.pace.hold, self._search.settled)

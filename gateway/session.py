@@ -74,17 +74,17 @@ class Session:
         """Free what the verifier holds; may be called again and at any time."""
         self._finish(InternalError("the session is closed"), tell_verifier=True)
 
-    def deliver(self, event: verifier_pb2.Event) -> None:
-        """Take what the verifier sent for this session."""
+    def deliver(self, event: verifier_pb2.Event) -> Round | None:
+        """Take what the verifier sent for this session; the round, if it is one that fits."""
         if self._ended:
-            return
+            return None
         if event.WhichOneof("kind") == "failed":
             failed = event.failed
             error = error_from_code(
                 failed.code, failed.message, field=failed.field, retry_after_ms=failed.retry_after_ms
             )
             self._finish(error, tell_verifier=False)
-            return
+            return None
         try:
             round = round_from_proto(event.round, self._kind)
             problem = self._out_of_protocol(round)
@@ -92,7 +92,7 @@ class Session:
             problem = str(error)
         if problem:
             self._finish(InternalError(f"the verifier broke the protocol: {problem}"), tell_verifier=True)
-            return
+            return None
         self.n = round.n
         self.offered = round.proposals is not None
         self.credit = 0 if self.offered else self.credit - 1
@@ -100,6 +100,11 @@ class Session:
         if round.finish_reason:
             self._finish(InternalError("the answer is finished"), tell_verifier=False)
         self._wake()
+        return round
+
+    def expire(self, error: DartspecError) -> None:
+        """The request's time is over, whatever the verifier does; it need not go on."""
+        self._finish(error, tell_verifier=True)
 
     def fail(self, error: DartspecError) -> None:
         """The stream is lost; rounds that came before are still given out."""

@@ -9,7 +9,7 @@ import asyncio
 import copy
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,15 +22,26 @@ from dartspec.services.common.histogram import Histogram
 PARTS = ("draft", "search", "verify", "wait", "other")
 
 
+@dataclass(frozen=True)
+class Control:
+    """Of all replicas. plain_classes: kinds of requests that the policy keeps from drafting. drifting: replicas whose
+    rounds accept fewer draft tokens than the head's card says."""
+
+    plain_classes: int = 0
+    drifting: int = 0
+
+
 @dataclass
 class Totals:
     """Sums. Times in seconds.
 
-    finished: answers by the mode that was used and why they ended. failures: requests by gRPC code. rounds_by_accepted:
-    see `Ledger`. parts: where the time of requests that ended went, each ended one with all its parts.
+    finished: answers by the mode that was used and why they ended. reasons: answers by why that mode was used.
+    failures: requests by gRPC code. rounds_by_accepted: see `Ledger`. parts: where the time of requests that ended
+    went, each ended one with all its parts.
     """
 
     finished: Counter[tuple[Mode, FinishReason]] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     prompt_tokens: int = 0
     committed_tokens: int = 0
@@ -47,6 +58,7 @@ class Totals:
     durations: Histogram = field(default_factory=lambda: Histogram(REQUEST_BOUNDS))
     running: int = 0
     waiting: int = 0
+    control: Control = field(default_factory=Control)
 
     def add(self, ledger: Ledger) -> None:
         """What a request did so far; each of these only grows while it is open."""
@@ -74,7 +86,8 @@ class Totals:
 class Stats:
     """Follows requests from their arrival to their end."""
 
-    def __init__(self) -> None:
+    def __init__(self, control: Callable[[], Control] = Control) -> None:
+        self._control = control
         self._lock = threading.Lock()
         self._ended = Totals()
         self._open: dict[int, Ledger] = {}
@@ -106,6 +119,7 @@ class Stats:
             del self._open[id(ledger)]
             ended = self._ended
             ended.finished[finish.mode_used, finish.reason] += 1
+            ended.reasons[ledger.mode_reason] += 1
             ended.prompt_tokens += finish.prompt_tokens
             ended.durations.add(ledger.total_ms / 1e3)
             ended.add_ended(ledger)
@@ -118,4 +132,5 @@ class Stats:
                 totals.add(ledger)
                 totals.running += ledger.begun
                 totals.waiting += not ledger.begun
+            totals.control = self._control()
         return totals

@@ -52,7 +52,8 @@ class Round:
     n: position of the last of token_ids. logprobs: natural logarithms under the raw logits, one a token.
     margins: by how much each token beat the runner-up. top_logprobs: the likeliest tokens where each was chosen; empty
     unless asked for.
-    accepted: A; the pass committed M = A + 1 tokens before a stop cut them. Times in milliseconds.
+    accepted: A; the pass committed M = A + 1 tokens before a stop cut them. search_nodes: how many nodes of a tree the
+    verifier thinks worth searching for in its proposals; 0 is no opinion. Times in milliseconds.
     """
 
     kind: RoundKind
@@ -65,6 +66,7 @@ class Round:
     nodes_offered: int = 0
     nodes_verified: int = 0
     proposals: common_pb2.Proposals | None = None
+    search_nodes: int = 0
     no_draft_reason: NoDraftReason = NoDraftReason.NONE
     draft_ms: float = 0.0
     verify_ms: float = 0.0
@@ -76,7 +78,7 @@ class Round:
 class Opening:
     """What a verifier needs to begin or resume an answer.
 
-    token_ids: the prompt, then tokens committed before. time_left_ms: 0 is no limit.
+    token_ids: the prompt, then tokens committed before. time_left_ms: 0 is no limit. request_class: see `classes`.
     """
 
     token_ids: tuple[int, ...]
@@ -86,6 +88,7 @@ class Opening:
     mode: Mode
     time_left_ms: int
     request_id: str
+    request_class: str = ""
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
         self.hang_after_events: int | None = None  # no further events, the port stays open
         self.reject: DartspecError | None = None  # every open fails with this
         self.draining = False  # what its load reports say
+        self.search_nodes = 0  # said with proposals
         self.fail_at: dict[int, DartspecError] = {}  # by index of the answer's next token, once each
         self.no_draft_reason = verifier_pb2.NO_DRAFT_REASON_UNSPECIFIED
         self.pays: Callable[[int], bool] | None = None  # whether drafting pays after so many generated tokens
@@ -315,6 +316,7 @@ class FakeVerifier(verifier_pb2_grpc.VerifierServiceServicer):
                 session.work.clear()
             session.proposals = self._propose(session)
             event.proposals.CopyFrom(proposals_to_proto(session.proposals))
+            event.search_nodes = self.search_nodes
 
     def _propose(self, session: FakeSession) -> Proposals:
         """Three candidates an offset; two times in three the right one is the first."""

@@ -15,6 +15,7 @@ from dartspec.services.common.convert import (
     tree_to_proto,
 )
 from dartspec.services.common.server import Server
+from dartspec.services.common.tls import ServerTls
 from dartspec.services.common.types import Proposals, Tree
 from dartspec.v1 import (
     common_pb2,
@@ -90,9 +91,11 @@ def _tree(proposals: Proposals) -> Tree:
 
 
 @asynccontextmanager
-async def serving(servicer: FakeVerifier | FakeNgram, address: str = "127.0.0.1:0") -> AsyncIterator[str]:
+async def serving(
+    servicer: FakeVerifier | FakeNgram, address: str = "127.0.0.1:0", tls: ServerTls | None = None
+) -> AsyncIterator[str]:
     """The fake on a port of its own; gives the address."""
-    server = Server([])
+    server = Server([], tls=tls)
     if isinstance(servicer, FakeVerifier):
         verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc_server)
     else:

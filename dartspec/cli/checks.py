@@ -18,10 +18,10 @@ from pathlib import Path
 from dartspec.cli.index import choose_index
 from dartspec.cli.listening import check_free
 from dartspec.cli.locations import BUILT_IN_MODEL, cache_directory
-from dartspec.cli.machine import Machine, native_dtype
 from dartspec.cli.stack_settings import StackSettings
 from dartspec.services.common.errors import DartspecError
 from dartspec.services.common.fingerprint import digest
+from dartspec.services.common.machine import Machine, native_dtype
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 

@@ -16,6 +16,7 @@ from dartspec.services.common.channel import error_from_rpc, open_channel
 from dartspec.services.common.convert import top_logprobs_from_proto
 from dartspec.services.common.credentials import credentials
 from dartspec.services.common.errors import DartspecError, InternalError, Unavailable
+from dartspec.services.common.tls import ClientTls
 from dartspec.services.common.types import TopTokens
 from dartspec.v1 import common_pb2, gateway_pb2, gateway_pb2_grpc
 
@@ -28,7 +29,7 @@ class GatewayClient:
     def __init__(self, address: str, model: str = "") -> None:
         self.address = address
         self._model = model
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, ClientTls.of_environment())
         self._stub = gateway_pb2_grpc.GatewayServiceStub(self._channel)
 
     async def __aenter__(self) -> GatewayClient:

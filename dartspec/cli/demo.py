@@ -13,12 +13,12 @@ from dartspec.cli.client import GatewayClient
 from dartspec.cli.compare import Difference, Pair, first_difference, summarize
 from dartspec.cli.exit_codes import DIFFERENT
 from dartspec.cli.interrupt import run
-from dartspec.cli.machine import native_dtype, read_machine
 from dartspec.cli.measure import run_pairs
 from dartspec.cli.prompts import Prompt
 from dartspec.cli.request_settings import RequestSettings
 from dartspec.cli.stack import running_stack
 from dartspec.cli.stack_settings import StackSettings
+from dartspec.services.common.machine import native_dtype, read_machine
 
 PROMPTS = (
     Prompt("1", "Explain in a few sentences why the sky is blue."),

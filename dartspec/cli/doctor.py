@@ -12,8 +12,8 @@ from dartspec.cli import checks
 from dartspec.cli.checks import FAIL, Finding
 from dartspec.cli.exit_codes import FAILED
 from dartspec.cli.locations import BUILT_IN_MODEL
-from dartspec.cli.machine import read_machine
 from dartspec.cli.up import DEFAULT_LISTEN
+from dartspec.services.common.machine import read_machine
 
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 NAME_WIDTH = 20

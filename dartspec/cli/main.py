@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from dartspec import __version__
 from dartspec.cli.exit_codes import FAILED, INTERRUPTED, WRONG_USE, exit_code
+from dartspec.cli.lazy import Lazy, LazyGroup
 from dartspec.services.common.errors import DartspecError
 
 EXTRA_OF_MODULE: Mapping[str, str] = {
+    "aiohttp": "gateway",
     "jinja2": "gateway",
+    "matplotlib": "plot",
+    "rich": "top",
     "tokenizers": "gateway",
     "ngram_index": "ngram",
     "prometheus_client": "ngram",
@@ -28,48 +31,23 @@ EXTRA_OF_MODULE: Mapping[str, str] = {
 }
 
 
-class Lazy(NamedTuple):
-    """A subcommand that is not imported yet: "module:attribute", and its line in the group's help."""
-
-    path: str
-    help: str
-
-
 SUBCOMMANDS: Mapping[str, Lazy] = {
     "up": Lazy("dartspec.cli.up:up", "Start a local stack: ngram, verifier and gateway."),
     "generate": Lazy("dartspec.cli.generate:generate", "Answer prompts; compare plain and DART decoding."),
     "demo": Lazy("dartspec.cli.demo:demo", "Three prompts in both modes on the built-in model."),
+    "bench": Lazy("dartspec.cli.bench:bench", "Send load to a gateway and measure."),
+    "top": Lazy("dartspec.cli.top:top", "Watch the replicas, modes and ledger of a gateway."),
     "replicas": Lazy("dartspec.cli.replicas:replicas", "List the verifiers of a gateway; drain one."),
+    "health": Lazy("dartspec.cli.probe:health", "Ask a service whether it serves."),
     "doctor": Lazy("dartspec.cli.doctor:doctor", "Say whether this machine can run a stack."),
     "verifier": Lazy("dartspec.services.verifier.command:verifier", "Serve a target model and its draft head."),
     "ngram": Lazy("dartspec.services.ngram.command:ngram", "Serve, build and inspect n-gram indexes."),
     "gateway": Lazy("dartspec.gateway.command:gateway", "Serve Generate over verifiers and ngram services."),
-    "draft": Lazy("dartspec.services.draft.train_cli:draft", "Write text with a target and train its draft head."),
+    "draft": Lazy("dartspec.cli.draft:draft", "Write text with a target, train its draft head, evaluate it."),
 }
 
 
-class LazyGroup(click.Group):
-    """A group that lists `SUBCOMMANDS` without importing them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
-        return list(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one subcommand."""
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        module, _, attribute = SUBCOMMANDS[cmd_name].path.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table's own help lines."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.help) for name, lazy in SUBCOMMANDS.items()])
-
-
-@click.command("dartspec", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("dartspec", cls=LazyGroup, table=SUBCOMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dartspec")
 def dartspec() -> None:
     """Lossless speculative decoding as a set of small gRPC services."""

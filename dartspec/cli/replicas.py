@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import click
 import grpc
@@ -11,6 +13,8 @@ from google.protobuf import json_format
 
 from dartspec.cli.client import mapped_error
 from dartspec.services.common.channel import open_channel
+from dartspec.services.common.credentials import credentials
+from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
 CALL_SECONDS = 10.0
@@ -40,14 +44,15 @@ def replicas(gateway: str, drain: str, undrain: str, as_json: bool) -> None:
 
 
 async def _ask(gateway: str, drain: str, undrain: str) -> gateway_pb2.ListReplicasResponse:
-    async with open_channel(gateway) as channel:
+    async with open_channel(gateway, ClientTls.of_environment()) as channel:
         stub = gateway_pb2_grpc.AdminServiceStub(channel)
+        call: dict[str, Any] = {"timeout": CALL_SECONDS, "metadata": credentials()}
         try:
             if drain:
-                await stub.DrainReplica(gateway_pb2.DrainReplicaRequest(address=drain), timeout=CALL_SECONDS)
+                await stub.DrainReplica(gateway_pb2.DrainReplicaRequest(address=drain), **call)
             if undrain:
-                await stub.UndrainReplica(gateway_pb2.UndrainReplicaRequest(address=undrain), timeout=CALL_SECONDS)
-            return await stub.ListReplicas(gateway_pb2.ListReplicasRequest(), timeout=CALL_SECONDS)
+                await stub.UndrainReplica(gateway_pb2.UndrainReplicaRequest(address=undrain), **call)
+            return await stub.ListReplicas(gateway_pb2.ListReplicasRequest(), **call)
         except grpc.aio.AioRpcError as error:
             raise mapped_error(error, gateway) from error
 
@@ -67,7 +72,7 @@ def _row(replica: gateway_pb2.Replica) -> tuple[str, ...]:
     )
 
 
-def table(rows: list[tuple[str, ...]]) -> list[str]:
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Lines with aligned columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

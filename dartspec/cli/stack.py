@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dartspec.cli.index import build_program, check_index, choose_index
-from dartspec.cli.machine import native_dtype, read_machine
 from dartspec.cli.progress import Progress
 from dartspec.cli.services import LogLine, Services
 from dartspec.cli.stack_programs import gateway_program, ngram_program, threads_of, verifier_program
 from dartspec.cli.stack_settings import StackSettings
 from dartspec.cli.target_description import TargetDescription, describe_target
+from dartspec.services.common.machine import native_dtype, read_machine
 
 SOCKET_PATH_LIMIT = 100  # sun_path holds 108 bytes on Linux, 104 elsewhere
 

@@ -6,6 +6,8 @@ import math
 import re
 from typing import Any, NamedTuple
 
+from dartspec.gateway.http.headers import PREFIX
+from dartspec.gateway.route import REPLICA_KEY, ROUTING_KEY
 from dartspec.services.common.errors import (
     Cancelled,
     DartspecError,
@@ -44,7 +46,14 @@ KINDS: dict[type, Kind] = {
 }
 
 # How that API calls what our requests call otherwise.
-_PARAMETERS = {"body": "", "text": "prompt", "token_ids": "prompt", "chat.template_arguments": "chat_template_kwargs"}
+_PARAMETERS = {
+    "body": "",
+    "text": "prompt",
+    "token_ids": "prompt",
+    "chat.template_arguments": "chat_template_kwargs",
+    ROUTING_KEY: f"{PREFIX}{ROUTING_KEY}",
+    REPLICA_KEY: f"{PREFIX}{REPLICA_KEY}",
+}
 
 
 def body(message: str, kind: Kind, param: str | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -17,8 +18,9 @@ from dartspec.gateway.http.answers import Writer
 from dartspec.gateway.http.dialects import ChatDialect, Dialect, TextDialect
 from dartspec.gateway.http.errors import error_body
 from dartspec.gateway.http.fields import Fields, parse
+from dartspec.gateway.http.headers import TRACE, route_from_headers, time_left_from_headers
 from dartspec.gateway.http.merge import merged
-from dartspec.gateway.model import Model
+from dartspec.gateway.served import ServedModel
 from dartspec.gateway.service import Generation
 from dartspec.services.common.errors import DartspecError, InternalError, NotFound
 
@@ -35,7 +37,7 @@ class Handlers:
     def __init__(
         self,
         generation: Generation,
-        models: Callable[[], list[Model]],
+        models: Callable[[], list[ServedModel]],
         ready: Callable[[], bool],
         metrics: CollectorRegistry,
     ) -> None:
@@ -63,8 +65,10 @@ class Handlers:
             body = await request.read()
             values = await asyncio.to_thread(parse, body) if len(body) > LONG_BODY else parse(body)
             wanted = dialect.read(Fields(values))
-            client = request[CLIENT]
-            answers = [self._generation.generate(each, None, client) for each in wanted.requests]
+            client, time_left = request[CLIENT], time_left_from_headers(request.headers)
+            route, trace = route_from_headers(request.headers), request.headers.get(TRACE, "")
+            requests = [replace(each, route=route, traceparent=trace) for each in wanted.requests]
+            answers = [self._generation.generate(each, time_left, client) for each in requests]
             headers = {"x-request-id": wanted.request_id}
             writer = Writer(dialect, wanted, self._generation.model)
             async with aclosing(merged(answers)) as messages:
@@ -75,22 +79,30 @@ class Handlers:
         return answer
 
     async def _list_models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [self._describe(model) for model in self._models()]})
+        return web.json_response({"object": "list", "data": [self._describe(served) for served in self._models()]})
 
     async def _one_model(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        for model in self._models():
-            if model.name == name:
-                return web.json_response(self._describe(model))
+        for served in self._models():
+            if served.model.name == name:
+                return web.json_response(self._describe(served))
         raise NotFound(f"model: {name!r} is not served here", field="model")
 
-    def _describe(self, model: Model) -> dict[str, Any]:
+    def _describe(self, served: ServedModel) -> dict[str, Any]:
+        model = served.model
         return {
             "id": model.name,
             "object": "model",
             "created": self._started,
             "owned_by": "dartspec",
             "max_model_len": model.context_length,
+            "dartspec": {
+                "model_fingerprint": model.fingerprint,
+                "tokenizer_fingerprint": model.tokenizer_fingerprint,
+                "has_head": served.has_head,
+                "ready_replicas": served.ready,
+                "replicas": served.replicas,
+            },
         }
 
     async def _show_metrics(self, request: web.Request) -> web.Response:

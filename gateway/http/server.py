@@ -17,7 +17,7 @@ from dartspec.gateway.metrics import GatewayCollector
 from dartspec.gateway.service import Generation
 from dartspec.services.common.channel import MAX_MESSAGE_BYTES
 from dartspec.services.common.errors import DartspecError, FailedPrecondition, InternalError
-from dartspec.services.common.server import DRAIN_SECONDS
+from dartspec.services.common.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -26,15 +26,16 @@ WITH_KEY = "/v1/"  # paths that want an API key; the others are for supervisors
 
 
 class HttpServer:
-    """Serves ``handlers``. `start`, then `stop`."""
+    """Serves ``handlers``. `start`, then `stop`, which lets open answers go on for ``drain_seconds``."""
 
-    def __init__(self, handlers: Handlers, keys: ApiKeys) -> None:
+    def __init__(self, handlers: Handlers, keys: ApiKeys, drain_seconds: float, tls: ServerTls | None = None) -> None:
         self._keys = keys
+        self._tls = tls
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_MESSAGE_BYTES)
         app.add_routes(handlers.routes)
         # A client that goes away cancels the handler, which closes its answers.
         self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=DRAIN_SECONDS, handle_signals=False
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=drain_seconds, handle_signals=False
         )
 
     async def start(self, listen: str) -> str:
@@ -42,7 +43,8 @@ class HttpServer:
         host, _, port = listen.rpartition(":")
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
+            context = self._tls.context() if self._tls is not None else None
+            await web.TCPSite(self._runner, host.strip("[]"), int(port), ssl_context=context).start()
         except OSError as error:
             await self._runner.cleanup()
             raise FailedPrecondition(
@@ -50,10 +52,10 @@ class HttpServer:
                 "a free one) or stop what uses it",
                 field="--http-listen",
             ) from error
-        return f"http://{host}:{self._runner.addresses[0][1]}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
-        """Take nothing new, let answers end for DRAIN_SECONDS."""
+        """Take nothing new, let answers end."""
         await self._runner.cleanup()
 
     @web.middleware
@@ -81,9 +83,11 @@ def _refusal(error: DartspecError) -> web.Response:
     return web.json_response(error_body(error), status=kind_of(error).status, headers=error_headers(error))
 
 
-def http_server(generation: Generation, fleet: Fleet, keys: ApiKeys) -> HttpServer:
+def http_server(
+    generation: Generation, fleet: Fleet, keys: ApiKeys, drain_seconds: float, tls: ServerTls | None = None
+) -> HttpServer:
     """The server of a gateway's parts."""
     registry = CollectorRegistry()
     registry.register(GatewayCollector(generation.stats))
     handlers = Handlers(generation, lambda: served.models(fleet), lambda: served.ready(fleet), registry)
-    return HttpServer(handlers, keys)
+    return HttpServer(handlers, keys, drain_seconds, tls)

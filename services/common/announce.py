@@ -11,6 +11,7 @@ import grpc
 from dartspec.services.common.channel import open_channel
 from dartspec.services.common.credentials import credentials
 from dartspec.services.common.redis_records import announce_to_redis
+from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -20,22 +21,25 @@ CALL_SECONDS = 2.0
 
 
 async def announce_forever(
-    gateways: Sequence[str], record: Callable[[], gateway_pb2.ServiceRecord], registry: str = ""
+    gateways: Sequence[str],
+    record: Callable[[], gateway_pb2.ServiceRecord],
+    registry: str = "",
+    tls: ClientTls | None = None,
 ) -> None:
     """Send ``record()`` to every gateway at the pace that each asks for, until cancelled. Failures are retried.
 
-    ``registry``: URL of a Redis that gets it too, if not empty.
+    ``registry``: URL of a Redis that gets it too, if not empty. ``tls``: for the way to the gateways.
     """
     async with asyncio.TaskGroup() as group:
         if registry:
             group.create_task(announce_to_redis(registry, record))
         for address in gateways:
-            group.create_task(_announce(address, record))
+            group.create_task(_announce(address, record, tls))
 
 
-async def _announce(address: str, record: Callable[[], gateway_pb2.ServiceRecord]) -> None:
+async def _announce(address: str, record: Callable[[], gateway_pb2.ServiceRecord], tls: ClientTls | None) -> None:
     reachable = True
-    async with open_channel(address) as channel:
+    async with open_channel(address, tls) as channel:
         stub = gateway_pb2_grpc.RegistryServiceStub(channel)
         while True:
             try:

@@ -13,6 +13,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from dartspec.services.common.errors import DartspecError, error_from_code
+from dartspec.services.common.tls import ClientTls
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
@@ -37,12 +38,14 @@ _CLIENT_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """An insecure channel to "host:port" or "unix:/path"."""
+def open_channel(address: str, tls: ClientTls | None = None) -> grpc.aio.Channel:
+    """A channel to "host:port", over TLS where ``tls`` is given, or to "unix:/path", where nobody else listens."""
     options = [*GRPC_OPTIONS, *_CLIENT_OPTIONS]
     if address.startswith("unix:"):
         # The default, the escaped path, is not an authority by RFC 3986, and strict servers reset the stream.
         options.append(("grpc.default_authority", "localhost"))
+    elif tls is not None:
+        return grpc.aio.secure_channel(address, tls.credentials(), options=options)
     return grpc.aio.insecure_channel(address, options=options)
 
 

@@ -21,6 +21,7 @@ from grpc_status import rpc_status
 from dartspec.services.common.channel import GRPC_OPTIONS
 from dartspec.services.common.config import address_problem
 from dartspec.services.common.errors import DartspecError, FailedPrecondition, InternalError
+from dartspec.services.common.tls import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +101,24 @@ def status_of(error: DartspecError) -> status_pb2.Status:
 
 
 class Server:
-    """A grpc.aio server. Add servicers to ``grpc_server``, then ``start``, ``ready``, ``stop``."""
+    """A grpc.aio server. Add servicers to ``grpc_server``, then ``start``, ``ready``, ``stop``.
 
-    def __init__(self, service_names: Sequence[str], interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> None:
+    With ``tls`` it speaks TLS on TCP addresses.
+    """
+
+    def __init__(
+        self,
+        service_names: Sequence[str],
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        connection_age_seconds: float = 0.0,
+        tls: ServerTls | None = None,
+    ) -> None:
+        self._tls = tls
         # Without this two processes could listen on one port and share its calls.
         options = [*GRPC_OPTIONS, ("grpc.so_reuseport", 0)]
+        if connection_age_seconds:
+            # A connection that is told to go ends with its last call, however long that takes.
+            options.append(("grpc.max_connection_age_ms", max(1, int(1e3 * connection_age_seconds))))
         self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=options)
         self._health = health.aio.HealthServicer()
         self._names = ["", *service_names]
@@ -146,7 +160,10 @@ class Server:
                 raise FailedPrecondition(f"cannot listen on {address}: there is no directory {path.parent}")
             remove_stale_socket(path)
         try:
-            port = self.grpc_server.add_insecure_port(address)
+            if self._tls is not None and not address.startswith("unix:"):
+                port = self.grpc_server.add_secure_port(address, self._tls.credentials())
+            else:
+                port = self.grpc_server.add_insecure_port(address)
         except RuntimeError as error:
             raise FailedPrecondition(
                 f"cannot listen on {address}: address in use or not ours; choose another port (0 picks a free one)"

@@ -32,8 +32,9 @@ class HeadConfig:
     draft_length: MASK positions a round, d - 1. draft_vocab_size: rows of the output matrix. rope_scaling: as in
     transformers configurations, or None. target_fingerprint: of the target this head was trained for, "" when unknown
     (public heads). feature_layers: decoder layers (from 0) whose outputs are the features; () means the default
-    (1, N/2 - 1, N - 4). shift: whether position j is fed the embedding of x[j+1]; a head without it, of x[j], is for
-    comparison only and cannot propose. transition_rank: rank of the transition score, 0 for none.
+    (1, N/2 - 1, N - 4). accepted_per_round: draft tokens that a round accepts, as measured when the head was made; None
+    when the card does not say. shift: whether position j is fed the embedding of x[j+1]; a head without it, of x[j], is
+    for comparison only and cannot propose. transition_rank: rank of the transition score, 0 for none.
     """
 
     vocab_size: int
@@ -51,6 +52,7 @@ class HeadConfig:
     rope_scaling: Mapping[str, Any] | None = None
     target_fingerprint: str = ""
     feature_layers: tuple[int, ...] = ()
+    accepted_per_round: float | None = None
     shift: bool = True
     transition_rank: int = 0
 
@@ -111,12 +113,8 @@ class HeadConfig:
         given["feature_layers"] = tuple(given.get("feature_layers") or ())
         if given.get("head_dim") is None and given.get("hidden_size") and given.get("num_attention_heads"):
             given["head_dim"] = given["hidden_size"] // given["num_attention_heads"]
-        missing = sorted(
-            name
-            for name in known
-            if given.get(name) is None
-            and name not in ("rope_scaling", "target_fingerprint", "shift", "transition_rank")
-        )
+        optional = ("rope_scaling", "target_fingerprint", "accepted_per_round", "shift", "transition_rank")
+        missing = sorted(name for name in known if given.get(name) is None and name not in optional)
         if missing:
             raise FailedPrecondition(f"draft head config.json lacks {', '.join(missing)}")
         return cls(**given)

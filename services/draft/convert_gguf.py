@@ -39,7 +39,7 @@ def resolve_model(source: str, revision: str | None = None) -> Path:
         raise NotFound(
             f"model {source!r} is neither a directory, a .gguf file, {PACKAGED_MODEL!r} nor a hub id like 'owner/name'"
         )
-    return _download(source, revision)
+    return download(source, revision)
 
 
 def cache_directory() -> Path:
@@ -94,11 +94,15 @@ def _cache_name(file: Path) -> str:
     return f"{file.stem.lower()}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
-def _download(source: str, revision: str | None) -> Path:
+def download(source: str, revision: str | None, directory: Path | None = None) -> Path:
+    """Fetch a hub id at `revision` into `directory`, or into the hub's cache; returns where it is.
+
+    Raises NotFound when it cannot be had.
+    """
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=_HUB_PATTERNS))
+        return Path(snapshot_download(source, revision=revision, allow_patterns=_HUB_PATTERNS, local_dir=directory))
     except (OSError, ValueError) as error:
         raise NotFound(
             f"model {source!r} (revision {revision or 'default'}) is not on disk and could not be downloaded: {error}"

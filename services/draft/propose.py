@@ -13,11 +13,15 @@ from torch.nn import functional as F
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument
 from dartspec.services.common.types import Proposals
 from dartspec.services.draft.cache import HeadCache
+from dartspec.services.draft.coin import Coin, noise_rows
 from dartspec.services.draft.head import DraftHead, Rotation
 
 # A sort key is the log-probability's order among float32 values times this, minus the token id: 32 + 18 bits, exact in
 # float64.
 _ID_RANGE = 1 << 18
+# Candidates of an offset whose noise is looked at: the likeliest ones. Noise for the whole vocabulary costs many times
+# as much, and a token far behind seldom wins (docs/draft-evaluation.md has figures).
+COIN_CANDIDATES = 256
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,13 @@ class DraftInput:
     """What one session gives the head: the positions p .. n-1 that its cache (p = cache.length) does not cover yet.
 
     features: [n - p, feature width], h_j for j = p .. n-1. next_tokens: int64 [n - p], x[p+1] .. x[n].
+    coin: the noise that the target will sample with, for proposals that follow it; None: they are the likeliest tokens.
     """
 
     cache: HeadCache
     features: Tensor
     next_tokens: Tensor
+    coin: Coin | None = None
 
 
 class Proposer:
@@ -59,15 +65,12 @@ class Proposer:
         """Bring the caches up to date and draft: per session, d = draft_length + 1 offsets from position n + 1 on.
 
         Token ids are the target's, sorted by (-log-probability, id); log-probabilities are over the whole draft
-        vocabulary. `top_k` is cut to the draft vocabulary. Every session needs at least one new position; else
-        InvalidArgument. One device-to-host copy.
+        vocabulary, see `top`. `top_k` is cut to the draft vocabulary. Every session needs at least one new position;
+        else InvalidArgument. One device-to-host copy.
         """
-        if not inputs:
-            return []
         if top_k < 1:
             raise InvalidArgument("top_k", f"must be at least 1, got {top_k}")
-        hidden = self._hidden(inputs)
-        return self._top(self.head.logits(hidden), len(inputs), min(top_k, self.config.draft_vocab_size))
+        return self.top(self.logits(inputs), top_k, [entry.coin for entry in inputs]) if inputs else []
 
     @torch.inference_mode()
     def logits(self, inputs: Sequence[DraftInput]) -> Tensor:
@@ -129,13 +132,30 @@ class Proposer:
             )
         return rows
 
-    def _top(self, logits: Tensor, sessions: int, top_k: int) -> list[Proposals]:
+    @torch.inference_mode()
+    def top(self, logits: Tensor, top_k: int, coins: Sequence[Coin | None]) -> list[Proposals]:
+        """Proposals from what `logits` gave, [sessions, d, V_draft]; a coin or None for each session.
+
+        Without a coin, candidates are ranked by s, the logits; with one by s + T G at their target ids, which orders
+        them as s / T + G does. Log-probabilities are those of the softmax of the same sum: if the target's logits
+        are s plus an error e, the chance of v being argmax s + e + T G has the spread of e in it, not of e / T.
+        Only the `COIN_CANDIDATES` likeliest candidates take part with their noise.
+        """
+        top_k = min(top_k, self.config.draft_vocab_size)
         logprobs = F.log_softmax(logits.float(), -1) + 0.0  # + 0.0 leaves one zero, so equal values have equal bits
-        bits = logprobs.view(torch.int32)
-        order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # integers in the order of the floats
-        best = torch.topk(order.double() * _ID_RANGE - self._target_ids, top_k, -1, sorted=True).indices
-        packed = torch.cat((self._target_ids[best].int().view(torch.float32), logprobs.gather(-1, best)), -1)
-        host = packed.cpu().numpy().reshape(sessions, self.config.depth, 2, top_k)
+        packed = torch.empty(*logprobs.shape[:2], 2 * top_k, device=logprobs.device)
+        plain = [row for row, coin in enumerate(coins) if coin is None]
+        if plain:
+            part = logprobs[plain] if len(plain) < len(coins) else logprobs  # no copy of all rows
+            packed[plain] = _ranked(part, self._target_ids, top_k)
+        tossed = [row for row, coin in enumerate(coins) if coin is not None]
+        if tossed:
+            part = logprobs[tossed] if plain else logprobs
+            best = part.topk(min(max(COIN_CANDIDATES, top_k), part.shape[-1]), -1)
+            ids = self._target_ids[best.indices]
+            noise = noise_rows([coin for coin in coins if coin is not None], self.config.depth, ids.flatten(0, 1))
+            packed[tossed] = _ranked(_with_noise(best.values, noise.view_as(ids)), ids, top_k)
+        host = packed.cpu().numpy().reshape(len(coins), self.config.depth, 2, top_k)
         return [
             Proposals(
                 tuple(np.ascontiguousarray(offset[0]).view(np.int32) for offset in session),
@@ -143,6 +163,25 @@ class Proposer:
             )
             for session in host
         ]
+
+
+def _with_noise(logprobs: Tensor, noise: Tensor) -> Tensor:
+    """Log-softmax of the sum, over these candidates and the rest of the vocabulary. [..., candidates], float32."""
+    total = logprobs.double() + noise
+    rest = (1.0 - logprobs.double().exp().sum(-1, keepdim=True)).clamp_min(1e-12).log()
+    return (total - torch.logaddexp(total.logsumexp(-1, keepdim=True), rest)).float() + 0.0
+
+
+def _ranked(logprobs: Tensor, token_ids: Tensor, top_k: int) -> Tensor:
+    """The first by (-log-probability, id): ids, as the bits of float32, then log-probabilities, [..., 2 * top_k].
+
+    logprobs float32 [..., candidates]; token_ids of the same shape, or of its last axis.
+    """
+    bits = logprobs.view(torch.int32)
+    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # integers in the order of the floats
+    best = torch.topk(order.double() * _ID_RANGE - token_ids, top_k, -1, sorted=True).indices
+    ids = token_ids.expand_as(logprobs).gather(-1, best)
+    return torch.cat((ids.int().view(torch.float32), logprobs.gather(-1, best)), -1)
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

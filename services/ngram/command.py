@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from dartspec.services.common.config import options
+from dartspec.services.common.logs import set_up_logs
 from dartspec.services.common.size import parse_size
 from dartspec.services.ngram.config import BuildSettings, ImportSettings, MergeSettings, ServeSettings
 
@@ -30,9 +31,8 @@ def serve(settings: ServeSettings) -> None:
     now, without dropping a call.
     """
     import asyncio
-    import logging
 
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up_logs(settings.log_level, settings.log_format)
     from dartspec.services.ngram.serve import serve as run
 
     asyncio.run(run(settings))

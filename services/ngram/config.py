@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from dartspec.services.common.config import addresses, between, redis_url, setting, tcp_address
 from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.logs import FORMATS
 from dartspec.services.common.size import at_least, parse_size
-from dartspec.services.ngram.inputs import FORMATS, Reading
+from dartspec.services.ngram.inputs import FORMATS as INPUT_FORMATS
+from dartspec.services.ngram.inputs import Reading
 from dartspec.services.ngram.pruning import Pruning, parse_counts
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{8,64}")
@@ -86,6 +88,9 @@ class ServeSettings:
     metrics_listen: str = setting(
         "", 'Address for Prometheus metrics over HTTP, "host:port" (0: a free port); default: none.', check=tcp_address
     )
+    peer_ca: str = setting("", "PEM file of authorities; when given, --announce calls gateways over TLS.")
+    peer_cert: str = setting("", "PEM file of the certificate that this service shows to them.")
+    peer_key: str = setting("", "PEM file of its key.")
     announce: tuple[str, ...] = setting((), "Gateway to announce this service to; repeatable.", check=addresses)
     registry: str = setting(
         "", "Redis to announce this service to, redis://HOST:PORT; gateways read it there.", check=redis_url
@@ -93,6 +98,7 @@ class ServeSettings:
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
     node: str = setting("", "Name of this node; default: the host's name.")
     log_level: str = setting("info", "Log level.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ class BuildSettings(TokenSettings, PruneSettings):
 
     order: int = setting(3, "Longest n-gram counted.", check=between(2, 5))
     memory: str = setting("1G", "Memory to use, such as 512M.", check=at_least("64M"))
-    format: str = setting("auto", "What the inputs hold; auto: by name and content.", choices=FORMATS)
+    format: str = setting("auto", "What the inputs hold; auto: by name and content.", choices=INPUT_FORMATS)
     field: str = setting("text", "Field of JSON lines, or column of Parquet files, that holds the text.")
     lines: bool = setting(False, "Each line of a plain text file is a document, not the whole file.")
     shard: str = setting("1/1", "Take part i of n of the documents, such as 2/8; merge the parts.", check=_part)

@@ -17,6 +17,7 @@ from dartspec.services.common.announce import announce_forever
 from dartspec.services.common.background import in_daemon_thread
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.common.server import DRAIN_SECONDS, wait_for_stop_signal
+from dartspec.services.common.tls import ClientTls
 from dartspec.services.ngram.config import ServeSettings
 from dartspec.services.ngram.errors import index_errors
 from dartspec.services.ngram.reload import FileIdentity, Reloader, Served
@@ -29,6 +30,7 @@ async def serve(settings: ServeSettings) -> None:
     """Open the indexes, serve, read them into memory, report ready, and stop at a signal after running calls."""
     if not settings.index:
         raise InvalidArgument("--index", "name at least one index file; `dartspec ngram build` makes one")
+    peers = ClientTls.chosen(settings.peer_ca, settings.peer_cert, settings.peer_key)
     hangup = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
     stop = asyncio.create_task(wait_for_stop_signal())
@@ -51,7 +53,7 @@ async def serve(settings: ServeSettings) -> None:
             print(f"dartspec ngram ready on {' '.join(server.addresses)}", flush=True)
             tasks.append(asyncio.create_task(reloader.watch(hangup, settings.reload_every)))
             fingerprints = [each.fingerprint for each in served]
-            tasks.append(asyncio.create_task(_announce(settings, server.addresses, fingerprints)))
+            tasks.append(asyncio.create_task(_announce(settings, server.addresses, fingerprints, peers)))
             await stop
     finally:
         for task in tasks:
@@ -105,7 +107,9 @@ def _metrics(server: ngram_index.Server, reloader: Reloader, listen: str) -> Ite
         yield
 
 
-async def _announce(settings: ServeSettings, addresses: Sequence[str], fingerprints: Sequence[str]) -> None:
+async def _announce(
+    settings: ServeSettings, addresses: Sequence[str], fingerprints: Sequence[str], peers: ClientTls | None
+) -> None:
     if not settings.announce and not settings.registry:
         return
 
@@ -117,4 +121,4 @@ async def _announce(settings: ServeSettings, addresses: Sequence[str], fingerpri
             tokenizer_fingerprints=fingerprints,
         )
 
-    await announce_forever(settings.announce, record, settings.registry)
+    await announce_forever(settings.announce, record, settings.registry, peers)

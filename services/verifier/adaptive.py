@@ -22,6 +22,12 @@ from dartspec.services.verifier.regimes import Regimes
 PRIOR = 20.0
 # Weight of the newest round in the mean of all sessions.
 USUAL_NEW = 0.02
+# Searches are asked for this many times the nodes that trees got lately, so that a tree can grow again, and for so many
+# at least. In steps, so that searches that go out together ask for the same. What trees got is forgotten at this rate.
+SEARCH_HEADROOM = 1.5
+LEAST_SEARCHED = 8
+SEARCH_STEP = 8
+FORGOTTEN = 0.05
 # What a measured pass took is blamed on the machine up to this factor; beyond, somebody stopped it.
 WORST_SLOWDOWN = 10.0
 # Time between two passes beyond this factor of the usual, and so many milliseconds, is not a round's.
@@ -47,6 +53,12 @@ class AdaptiveBudget:
         self._context = 0.0  # of the last pass
         self._usual = 1.0  # running mean of the tokens that a round commits
         self._rounds = 0
+        self._largest = float(limit)  # nodes that the largest tree of a pass got, lately
+
+    @property
+    def search_nodes(self) -> int:
+        wanted = max(SEARCH_HEADROOM * self._largest, LEAST_SEARCHED)
+        return min(-(-int(np.ceil(wanted)) // SEARCH_STEP) * SEARCH_STEP, self.limit)
 
     @property
     def calibration(self) -> float:
@@ -70,6 +82,7 @@ class AdaptiveBudget:
         order = np.argsort(-survival, kind="stable")
         best = self._best(survival[order], len(trees), shape)[0]
         counts = np.bincount(owner[order[:best]], minlength=len(trees))
+        self._largest = max(float(counts.max()), (1.0 - FORGOTTEN) * self._largest)
         return [
             max(int(count), int(force and len(top) > 0)) for count, force, top in zip(counts, forced, tops, strict=True)
         ]

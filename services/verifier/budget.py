@@ -43,6 +43,10 @@ class Times:
 class Budget(Protocol):
     """The decisions of the verifier about speculation."""
 
+    @property
+    def search_nodes(self) -> int:
+        """How many nodes of a tree are worth searching for now."""
+
     def admit(self, trees: Sequence[Tree], forced: Sequence[bool], shape: Shape) -> list[int]:
         """Nodes to verify of each tree in a pass that has ``shape`` without them.
 
@@ -64,6 +68,10 @@ class FixedBudget:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+
+    @property
+    def search_nodes(self) -> int:
+        return self.limit
 
     def admit(self, trees: Sequence[Tree], forced: Sequence[bool], shape: Shape) -> list[int]:
         return [min(self.limit, len(tree)) for tree in trees]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from dartspec.services.draft.coin import Coin
 from dartspec.services.draft.propose import DraftInput, Proposer
 from dartspec.services.verifier import kv_cache
 from dartspec.services.verifier.features import PREFIX_BLOCK, WAITING_ROWS, DraftRows
@@ -74,9 +75,12 @@ def _all_but_last(session: Session, waiting: torch.Tensor, new: torch.Tensor) ->
     return DraftInput(session.head_cache, features, torch.tensor(session.tokens[first + 1 : first + 1 + len(features)]))
 
 
-def draft_input(session: Session) -> DraftInput:
-    """What the head has not seen of a session."""
+def draft_input(session: Session, share_noise: bool) -> DraftInput:
+    """What the head has not seen of a session; with ``share_noise`` also the coin of one that samples."""
     store = session.features
     assert store is not None
     first = store.cache.length
-    return DraftInput(store.cache, store.waiting, torch.tensor(session.tokens[first + 1 : first + 1 + store.count]))
+    tokens = torch.tensor(session.tokens[first + 1 : first + 1 + store.count])
+    temperature = session.opened.sampling.temperature
+    coin = Coin(session.opened.seed, temperature, len(session.tokens)) if share_noise and temperature > 0.0 else None
+    return DraftInput(store.cache, store.waiting, tokens, coin)

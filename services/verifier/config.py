@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dartspec.services.common.config import addresses, between, redis_url, setting, tcp_address
+from dartspec.services.common.logs import FORMATS
 from dartspec.services.common.size import at_least
 
 ADAPTIVE = "adaptive"
@@ -59,6 +60,12 @@ class VerifierSettings:
         'Address to serve on, "host:port" (0: a free port) or "unix:/path"; repeatable.',
         check=addresses,
     )
+    tls_cert: str = setting("", "PEM file of this verifier's certificate; when given, TCP listeners speak TLS.")
+    tls_key: str = setting("", "PEM file of its key.")
+    tls_client_ca: str = setting("", "PEM file of authorities; when given, clients must show a certificate of theirs.")
+    peer_ca: str = setting("", "PEM file of authorities; when given, --announce calls gateways over TLS.")
+    peer_cert: str = setting("", "PEM file of the certificate that this verifier shows to them.")
+    peer_key: str = setting("", "PEM file of its key.")
     announce: tuple[str, ...] = setting((), "Gateway to announce this verifier to; repeatable.", check=addresses)
     registry: str = setting(
         "", "Redis to announce this verifier to, redis://HOST:PORT; gateways read it there.", check=redis_url
@@ -66,6 +73,9 @@ class VerifierSettings:
     advertise: str = setting("", "Address that gateways shall use; default: the first one of --listen.")
     node: str = setting("", "Name of this node; default: the host's name.")
     top_k: int = setting(25, "Candidates that the head offers for each position.", check=between(1, 256))
+    share_noise: bool = setting(
+        True, "Where an answer is sampled, let the head's candidates follow the noise that the target samples with."
+    )
     budget: str = setting(
         ADAPTIVE, "Nodes that a pass verifies: adaptive (as many as pay by measured costs) or fixed:N.", check=_budget
     )
@@ -108,3 +118,4 @@ class VerifierSettings:
         "", 'Address for Prometheus metrics over HTTP, "host:port" (0: a free port); default: none.', check=tcp_address
     )
     log_level: str = setting("info", "Log level.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("text", "Lines for people, or one JSON object a line.", choices=FORMATS)

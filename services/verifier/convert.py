@@ -100,6 +100,7 @@ def _round_to_proto(event: Round) -> verifier_pb2.RoundEvent:
         nodes_offered=event.nodes_offered,
         nodes_verified=event.nodes_verified,
         proposals=proposals_to_proto(event.proposals) if event.proposals is not None else None,
+        search_nodes=event.search_nodes,
         no_draft_reason=f"NO_DRAFT_REASON_{event.no_draft.value if event.no_draft else 'UNSPECIFIED'}",
         timings=common_pb2.Timings(draft_ms=event.draft_ms, verify_ms=event.verify_ms, wait_ms=event.wait_ms),
         finish_reason=f"FINISH_REASON_{event.finish.value if event.finish else 'UNSPECIFIED'}",

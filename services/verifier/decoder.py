@@ -49,13 +49,14 @@ class Decoder:
     """Target and draft head at work on sessions.
 
     pass_seconds: what the last step's pass took, up to the copy of its logits to the host. depths: of its rows, one
-    array for each of its works.
+    array for each of its works. share_noise: drafts for sessions that sample follow the noise that they sample with.
     """
 
-    def __init__(self, target: Target, proposer: Proposer | None, top_k: int) -> None:
+    def __init__(self, target: Target, proposer: Proposer | None, top_k: int, share_noise: bool = True) -> None:
         self.target = target
         self.proposer = proposer
         self.top_k = top_k
+        self.share_noise = share_noise
         self.pass_seconds = 0.0
         self.depths: list[Int32] = []
 
@@ -106,7 +107,7 @@ class Decoder:
     def draft(self, sessions: Sequence[Session]) -> None:
         """Set what the head offers for the positions after the pending token of each session, all in one pass."""
         assert self.proposer is not None
-        inputs = [draft_input(session) for session in sessions]
+        inputs = [draft_input(session, self.share_noise) for session in sessions]
         for session, proposals in zip(sessions, self.proposer.propose(inputs, self.top_k), strict=True):
             assert session.features is not None
             session.features.count = 0

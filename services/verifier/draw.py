@@ -10,13 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dartspec.services.verifier import noise
+from dartspec.services.verifier import draw_kernel, noise
 from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, lowered
 
 # A margin below this is exact: tokens that come this close to the winner are never left out of the comparison.
 MARGIN_LIMIT = 0.01
 
 _FAR = 6.0
+_WORD = 0xFFFFFFFF
 _LUCKY = np.uint64(noise.bits_above(_FAR))
 
 
@@ -34,18 +35,41 @@ def draw_of_row(scores: Scores, best: int, temperature: float, position: int, se
     """As `draw` over a whole row, undivided: float [V] with minus infinity where a token was removed; its argmax."""
     temperature = max(temperature, COLDEST)
     reach = float(scores[best]) / temperature + noise.gumbel_once(best, position, seed) - MARGIN_LIMIT
+    floor, near = lowered((reach - noise.MAX_GUMBEL) * temperature), lowered((reach - _FAR) * temperature)
+    if draw_kernel.survivors is None:
+        ids, bits = _survivors(scores, floor, near, position, seed)
+    else:
+        ids, bits = np.empty(len(scores), np.int64), np.empty(len(scores), np.uint64)
+        words = (np.uint64(value) for value in (position & _WORD, seed & _WORD, seed >> 32))
+        count = draw_kernel.survivors(scores, floor, near, _LUCKY, *words, ids, bits)
+        ids, bits = ids[:count], bits[:count]
+    return _first(ids, scores[ids].astype(np.float64) / temperature, bits)
+
+
+def warm_up() -> None:
+    """Have the kernel compiled, or read from where it is kept: seconds that no request should pay for."""
+    draw_of_row(np.zeros(8, np.float32), 0, 1.0, 0, 0)
+    draw_of_row(np.zeros(8, np.float64), 0, 1.0, 0, 0)
+
+
+def _survivors(
+    scores: Scores, floor: float, near: float, position: int, seed: int
+) -> tuple[NDArray[np.int64], noise.UInt64]:
+    """What the kernel finds, and some more, by numpy: ids rising, and their noise bits."""
+    vocab = len(scores)
     if spare := -len(scores) % 4:
         scores = np.concatenate([scores, np.full(spare, -np.inf, scores.dtype)])
     # One counter makes the noise of four tokens.
-    alive = (scores >= lowered((reach - noise.MAX_GUMBEL) * temperature)).view(np.uint32)
+    alive = (scores >= floor).view(np.uint32)
     groups = np.flatnonzero(alive != 0)
     words = noise.philox(groups, position, seed)
-    near = at_least(scores, lowered((reach - _FAR) * temperature))
-    places = 4 * np.searchsorted(groups, near >> 2) + (near & 3)
+    likely = at_least(scores, near)
+    places = 4 * np.searchsorted(groups, likely >> 2) + (likely & 3)
     lucky = np.flatnonzero(_largest_word(words) >= _LUCKY)
     places = _distinct(np.concatenate([places, *(4 * lucky + lane for lane in range(4))]))
     ids = 4 * groups[places >> 2] + (places & 3)
-    return _first(ids, scores[ids].astype(np.float64) / temperature, noise.pick(words, places))
+    real = ids < vocab
+    return ids[real], noise.pick(words, places)[real]
 
 
 def margin(scores: Scores, best: int) -> float:

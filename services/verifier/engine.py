@@ -244,7 +244,7 @@ class Engine:
             key = keys[id(turn.session)]
             if turn.work.rows:
                 first_tokens.append(self._sessions.answered(key, now))
-            event = turn.event(key[1], 1e3 * pass_seconds, 1e3 * (draft_seconds or 0.0))
+            event = turn.event(key[1], 1e3 * pass_seconds, 1e3 * (draft_seconds or 0.0), self.budget.search_nodes)
             events.setdefault(key[0], []).append(event)
             if event.finish is not None:
                 self._sessions.remove(key)

@@ -99,6 +99,7 @@ class Round:
     nodes_offered: int
     nodes_verified: int
     proposals: Proposals | None
+    search_nodes: int  # with proposals: how many nodes are worth searching for; 0: no opinion
     no_draft: NoDraft | None
     draft_ms: float
     verify_ms: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -79,7 +79,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
     target.pool.limit = kv_positions
     reuse = settings.prefix_reuse == "on"
     admission = Admission(settings.max_sessions, kv_positions, context_length, limit, reuse)
-    decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k)
+    decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k, settings.share_noise)
     log.info("warming up")
     warm_up(decoder, admission)
     settle_invariance(settings.invariant, decoder, admission)
@@ -119,6 +119,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
         max_sessions=settings.max_sessions,
         max_nodes=limit,
         invariant=target.invariant,
+        expected_accepted_per_round=(head.config.accepted_per_round or 0.0) if head is not None else 0.0,
     )
     return Replica(decoder, admission, budget, tokenizer, head, hello, description)
 
@@ -135,7 +136,8 @@ def head_fingerprint(head: DraftHead) -> str:
         value = own[name].detach().cpu()
         flat = value.to(torch.bfloat16).view(torch.int16) if value.is_floating_point() else value
         parts += [name.encode(), flat.contiguous().numpy().tobytes()]
-    return json_digest(head.config.to_json(), *parts)
+    # What was measured of a head makes no other head of it.
+    return json_digest(replace(head.config, accepted_per_round=None).to_json(), *parts)
 
 
 def _head(settings: VerifierSettings, loaded: LoadedTarget) -> DraftHead | None:

@@ -14,6 +14,7 @@ from typing import Any
 from dartspec.services.common.announce import announce_forever
 from dartspec.services.common.background import in_daemon_thread
 from dartspec.services.common.server import Server, wait_for_stop_signal
+from dartspec.services.common.tls import ClientTls, ServerTls
 from dartspec.services.draft.server import DraftServicer
 from dartspec.services.verifier.config import VerifierSettings
 from dartspec.services.verifier.convert import load_to_proto
@@ -30,8 +31,10 @@ NAMES = ("dartspec.v1.VerifierService", "dartspec.v1.DraftService")
 
 async def serve(settings: VerifierSettings) -> None:
     """Check the addresses, load, warm up, report ready, serve until a signal, drain."""
-    # An address in use must not cost a model load first.
-    probe = Server([])
+    # Wrong files or an address in use must not cost a model load first.
+    tls = ServerTls.chosen(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    ClientTls.chosen(settings.peer_ca, settings.peer_cert, settings.peer_key)
+    probe = Server([], tls=tls)
     await probe.start(settings.listen)
     await probe.stop(0)
     with _metrics(settings.metrics_listen) as show:
@@ -47,13 +50,15 @@ async def serve(settings: VerifierSettings) -> None:
         show(engine)
         engine.start()
         try:
-            await _serve(settings, replica, engine, stop)
+            await _serve(settings, replica, engine, stop, tls)
         finally:
             await asyncio.to_thread(engine.stop)
 
 
-async def _serve(settings: VerifierSettings, replica: Replica, engine: Engine, stop: asyncio.Task[None]) -> None:
-    server = Server(NAMES)
+async def _serve(
+    settings: VerifierSettings, replica: Replica, engine: Engine, stop: asyncio.Task[None], tls: ServerTls | None
+) -> None:
+    server = Server(NAMES, tls=tls)
     servicer = VerifierServicer(replica, engine)
     verifier_pb2_grpc.add_VerifierServiceServicer_to_server(servicer, server.grpc_server)
     draft_pb2_grpc.add_DraftServiceServicer_to_server(
@@ -144,7 +149,8 @@ async def _announced(
             draining=load.draining,
         )
 
-    announcing = asyncio.create_task(announce_forever(settings.announce, record, settings.registry))
+    peers = ClientTls.chosen(settings.peer_ca, settings.peer_cert, settings.peer_key)
+    announcing = asyncio.create_task(announce_forever(settings.announce, record, settings.registry, peers))
     try:
         yield
     finally:

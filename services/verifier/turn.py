@@ -30,8 +30,11 @@ class Turn:
         """Whose turn it is."""
         return self.work.session
 
-    def event(self, number: int, verify_ms: float, draft_ms: float) -> Round:
-        """What the stream is told; ``number`` is the session's on it. There must be a commit."""
+    def event(self, number: int, verify_ms: float, draft_ms: float, search_nodes: int) -> Round:
+        """What the stream is told; ``number`` is the session's on it. There must be a commit.
+
+        search_nodes: how many nodes are worth searching for in what was drafted.
+        """
         commit, session = self.commit, self.session
         assert commit is not None
         return Round(
@@ -45,6 +48,7 @@ class Turn:
             nodes_offered=len(self.offered),
             nodes_verified=len(self.work.tree),
             proposals=session.proposals if self.drafted else None,
+            search_nodes=search_nodes if self.drafted else 0,
             no_draft=self.no_draft,
             draft_ms=draft_ms if self.drafted else 0.0,
             verify_ms=verify_ms,

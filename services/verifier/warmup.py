@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from dartspec.services.common.types import Sampling, Tree
+from dartspec.services.verifier import draw
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.attention import Segment
 from dartspec.services.verifier.cost import CONTEXTS, FEWER_ROWS, REPEATS, CostTable, measure
@@ -30,7 +31,8 @@ def positions_needed(max_nodes: int) -> int:
 
 
 def warm_up(decoder: Decoder, admission: Admission) -> None:
-    """Prefill, draft, decode one token and verify a tree of the largest size, once each."""
+    """Prefill, draft, decode one token and verify a tree of the largest size, once each, and compile the draw."""
+    draw.warm_up()
     session = _open(decoder, admission)
     try:
         if decoder.proposer is not None:

@@ -10,6 +10,9 @@ from dartspec.cli.stack_settings import StackSettings
 
 from .tiny_model import TinyModel, make_tiny_model
 
+# What the services of `tiny_stack` have logged, at level debug.
+tiny_stack_log: list[str] = []
+
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
@@ -20,7 +23,16 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
 async def tiny_stack(tiny: TinyModel) -> AsyncIterator[Stack]:
     """ngram, verifier and gateway as processes around the tiny model."""
     settings = StackSettings(
-        model=str(tiny.model), head=str(tiny.head), index=str(tiny.index), dtype="float32", threads=1, budget="fixed:16"
+        model=str(tiny.model),
+        head=str(tiny.head),
+        index=str(tiny.index),
+        dtype="float32",
+        threads=1,
+        budget="fixed:16",
+        log_level="debug",
     )
-    async with running_stack(settings) as stack:
+    tiny_stack_log.clear()
+    async with running_stack(
+        settings, on_log=lambda name, line: tiny_stack_log.append(f"{name}: {line}"), http_listen="127.0.0.1:0"
+    ) as stack:
         yield stack

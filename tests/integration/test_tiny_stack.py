@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import math
 
 import grpc
@@ -18,8 +19,17 @@ from dartspec.cli.client import GatewayClient
 from dartspec.cli.request_settings import RequestSettings
 from dartspec.cli.stack import Stack
 from dartspec.services.common.channel import open_channel
+from dartspec.services.draft.texts.gateway_writer import GatewayWriter
+from dartspec.services.draft.texts.own_prompts import own_jobs
+from dartspec.services.draft.texts.plan import plan
+from dartspec.services.draft.texts.prompts import Prompt
+from dartspec.services.draft.texts.settings import GenerateSettings
+from dartspec.services.draft.texts.write import Writer
+from dartspec.services.verifier.engine_writer import engine_writer
 from dartspec.v1 import common_pb2, draft_pb2, draft_pb2_grpc, gateway_pb2, gateway_pb2_grpc, ngram_pb2, ngram_pb2_grpc
+from tests.unit.gateway.http_client import send
 
+from .conftest import tiny_stack_log
 from .tiny_model import CONTEXT, TinyModel
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -112,8 +122,9 @@ async def test_health_and_reflection(tiny_stack: Stack, kind: str) -> None:
     async with open_channel(str(addresses[kind])) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for service in ("", services[kind]):
-            answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            asked = health_pb2.HealthCheckRequest(service=service)
+            assert (await health.Check(asked)).status == health_pb2.HealthCheckResponse.SERVING
+            assert (await health.Watch(asked).read()).status == health_pb2.HealthCheckResponse.SERVING
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
         call = reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
         async for response in call:
@@ -170,3 +181,64 @@ async def test_bad_input_names_the_field_and_harms_nobody(tiny_stack: Stack, nam
         good = gateway_pb2.GenerateRequest(text="a", sampling=sampling(temperature=0.0))
         kinds = [message.WhichOneof("kind") async for message in stub.Generate(good)]
         assert (kinds[0], kinds[-1]) == ("start", "finish")
+
+
+SECRET = "marzipan"
+
+
+async def test_logs_hold_ids_of_requests_and_nothing_that_anybody_wrote(tiny_stack: Stack) -> None:
+    sampling = common_pb2.Sampling(temperature=0.0, max_tokens=12)
+    good = gateway_pb2.GenerateRequest(text=SECRET * 3, request_id="id-of-good", sampling=sampling, stop=[SECRET])
+    bad = gateway_pb2.GenerateRequest(text=SECRET * 500, request_id="id-of-bad", sampling=sampling)
+    async with open_channel(tiny_stack.gateway) as channel:
+        stub = gateway_pb2_grpc.GatewayServiceStub(channel)
+        for mode in (gateway_pb2.MODE_PLAIN, gateway_pb2.MODE_DART):
+            good.mode = mode
+            async for message in stub.Generate(good):
+                if message.HasField("start"):
+                    ids = list(message.start.prompt_token_ids)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.Generate(bad).read()
+    url = f"{tiny_stack.http}/v1/chat/completions"
+    body = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4, "request_id": "id-of-chat"}
+    status, _, _ = await send(url, body)
+    assert status == 200
+    status, _, _ = await send(url, {**body, SECRET: 1})
+    assert status == 400
+    status, _, _ = await send(url, json.dumps(body).encode()[:-3])
+    assert status == 400
+    log = "\n".join(tiny_stack_log)
+    for name in ("gateway", "verifier", "ngram"):
+        assert f"{name}: " in log or name == "ngram"  # which says nothing once it is ready
+    for request_id in ("id-of-good", "id-of-bad", "id-of-chat"):
+        assert request_id in log
+    assert SECRET not in log
+    for written in (str(ids)[1:-1], " ".join(map(str, ids))):
+        assert written not in log
+
+
+async def test_engine_and_gateway_write_the_same_texts_to_train_on(tiny: TinyModel, tiny_stack: Stack) -> None:
+    prompts = [Prompt.user("hello there"), Prompt(text="a plain text"), Prompt.user("x" * CONTEXT)]
+    prompts.append(Prompt(messages=(("system", "be brief"), ("user", "hello"))))
+
+    def texts(writer: Writer) -> dict[int, tuple[list[int], list[int], bool]]:
+        jobs = [*plan(prompts, (0.0, 0.9), seed=3), *own_jobs(writer.chat_prefix(), 6, seed=3)]
+        named = [dataclasses.replace(job, index=number) for number, job in enumerate(jobs)]
+        return {
+            text.job.index: (list(text.prompt_ids if text.answer_ids else ()), list(text.answer_ids), text.ended)
+            for text in writer.write(named)
+        }
+
+    def near() -> tuple[dict[int, tuple[list[int], list[int], bool]], tuple[str, str]]:
+        settings = GenerateSettings(model=str(tiny.model), dtype="float32", threads=1, rows=4, max_new=24, capacity=120)
+        with engine_writer(settings) as writer:
+            return texts(writer), (writer.target.fingerprint, writer.target.tokenizer_fingerprint)
+
+    def far() -> tuple[dict[int, tuple[list[int], list[int], bool]], tuple[str, str]]:
+        with GatewayWriter(tiny_stack.gateway, "", 4, 24, 120, {}) as writer:
+            return texts(writer), (writer.target.fingerprint, writer.target.tokenizer_fingerprint)
+
+    written = await asyncio.to_thread(near)
+    assert written == await asyncio.to_thread(far)
+    assert len(written[0]) == 14
+    assert sum(not answer for _, answer, _ in written[0].values()) == 2  # the prompt that is too long

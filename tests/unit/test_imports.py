@@ -1,4 +1,7 @@
-"""Imports point one way: generated code, common, then draft, verifier, ngram or gateway; cli on top of all."""
+"""Imports point one way: generated code, common, then draft, verifier, ngram or gateway; cli on top of all.
+
+`evaluate` is no service: it simulates the three of them in one process, so it imports them, and only the command it.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,23 @@ MAY_IMPORT = {
     "dartspec.services.draft": {"dartspec.services.common"},
     "dartspec.services.verifier": {"dartspec.services.common", "dartspec.services.draft"},
     "dartspec.services.ngram": {"dartspec.services.common"},
+    "dartspec.services.evaluate": {
+        "dartspec.services.common",
+        "dartspec.services.draft",
+        "dartspec.services.verifier",
+        "dartspec.services.ngram",
+    },
     "dartspec.gateway": {"dartspec.services.common"},
-    "dartspec.cli": {"dartspec.services.common"},
+    "dartspec.cli": {"dartspec.services.common", "dartspec.services.evaluate"},
 }
 # Packages that only these parts, or modules, may import.
 ONLY_IN = {
     "torch": {"dartspec.services.draft", "dartspec.services.verifier"},
-    "transformers": {"dartspec.services.draft", "dartspec.services.verifier"},
+    "transformers": {"dartspec.services.draft", "dartspec.services.verifier", "dartspec.services.evaluate"},
     "safetensors": {"dartspec.services.draft", "dartspec.services.verifier"},
     "ngram_index": {"dartspec.services.ngram"},
     "redis": {"dartspec.services.common.redis_records"},
+    "opentelemetry": {"dartspec.gateway.tracing"},
 }
 
 

@@ -51,10 +51,10 @@ class RunSettings:
 @click.option(
     "--text",
     "shards",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     multiple=True,
     required=True,
-    help="JSONL shard of `draft generate`; may be repeated.",
+    help="Directory of `draft generate`, or one of its shards; repeatable.",
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Head directory, written as training goes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Where a cached teacher is kept; needed with it.")

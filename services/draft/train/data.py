@@ -22,14 +22,27 @@ class Text:
     temperature: float
 
 
+def shard_files(paths: Iterable[Path]) -> list[Path]:
+    """The files themselves, and of each directory its `part-*.jsonl.gz` in order. Raises ValueError without any."""
+    files: list[Path] = []
+    for path in paths:
+        found = sorted(path.glob("part-*.jsonl.gz")) if path.is_dir() else [path]
+        if not found:
+            raise ValueError(f"{path} holds no shard, a file part-*.jsonl.gz; 'dartspec draft generate' writes them")
+        files += found
+    return files
+
+
 def read_texts(shards: Iterable[Path], max_length: int) -> list[Text]:
     """Texts of JSONL shards (`{"p": prompt ids, "o": answer ids, "t": temperature}`, plain or .gz), duplicates dropped.
+
+    A directory stands for its shards, as `dartspec draft generate` writes them.
 
     Longer texts are cut to `max_length` tokens; those whose prompt leaves no room for two answer tokens are left out.
     A line that is not such an object is a ValueError naming file and line.
     """
     texts: dict[tuple[int, ...], Text] = {}
-    for shard in shards:
+    for shard in shard_files(shards):
         with gzip.open(shard, "rt") if shard.suffix == ".gz" else shard.open() as lines:
             for number, line in enumerate(lines, 1):
                 try:

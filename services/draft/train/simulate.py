@@ -41,7 +41,7 @@ def evaluate(head: DraftHead, texts: TextSource, limit: int = 32) -> Evaluation:
     hit1, hit10, seen = np.zeros(depth), np.zeros(depth), np.zeros(depth)
     tokens, rounds = np.zeros(3), np.zeros(3)
     for number in range(min(limit, len(texts))):
-        accepted: list[tuple[int, int, int]] = []
+        accepted: list[tuple[int, ...]] = []
         for ids, logprobs, truth, after in _prefixes(head, texts.batch([number])[0]):
             hits = ids[: len(truth)] == truth[:, None]
             hit1[: len(truth)] += hits[:, 0]

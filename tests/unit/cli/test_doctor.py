@@ -9,8 +9,8 @@ import pytest
 
 from dartspec.cli import checks
 from dartspec.cli.checks import FAIL, OK, WARN
-from dartspec.cli.machine import Machine, native_dtype, read_machine
 from dartspec.services.common.fingerprint import digest
+from dartspec.services.common.machine import Machine, native_dtype, read_machine
 from tests.unit.cli.command import dartspec
 
 

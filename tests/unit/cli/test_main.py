@@ -9,7 +9,7 @@ import click
 import pytest
 
 from dartspec import __version__
-from dartspec.cli import main as main_module
+from dartspec.cli.lazy import LazyGroup
 from dartspec.cli.main import SUBCOMMANDS, main
 from dartspec.services.common.errors import (
     Cancelled,
@@ -36,7 +36,7 @@ def run_raising(monkeypatch):
         def broken() -> None:
             raise error
 
-        monkeypatch.setattr(main_module.LazyGroup, "get_command", lambda self, ctx, name: broken)
+        monkeypatch.setattr(LazyGroup, "get_command", lambda self, ctx, name: broken)
         return main(["doctor"])
 
     return run

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from dartspec.gateway.config import Settings
+from dartspec.gateway.pace import Pace
 from dartspec.gateway.serve import Gateway, running
 from dartspec.services.common.channel import open_channel
 from dartspec.services.common.convert import top_logprobs_from_proto
@@ -122,6 +123,7 @@ def stack() -> StackMaker:
                 **chosen,
             )
             gateway = await exits.enter_async_context(running(complete))
+            gateway.generation.pace = Pace()  # never busy, so that chunks are rounds however slow this machine is
             channel = await exits.enter_async_context(open_channel(gateway.addresses[0]))
             yield Stack(
                 gateway,

@@ -7,7 +7,7 @@ import random
 
 import grpc
 
-from dartspec.gateway.ahead import ahead
+from dartspec.gateway.ahead import Ahead
 from dartspec.gateway.convert import request_from_proto
 from dartspec.gateway.service import READ_AHEAD
 from dartspec.gateway.types import Chunk, Finish
@@ -166,7 +166,7 @@ async def test_ahead_stops_at_its_bound_and_closes_its_source() -> None:
         finally:
             closed.set()
 
-    reader = ahead(source(), most=3)
+    reader = Ahead(source(), most=3).items()
     assert await anext(reader) == 0
     for _ in range(20):
         await asyncio.sleep(0)
@@ -182,7 +182,7 @@ async def test_ahead_gives_an_error_after_the_items_before_it() -> None:
 
     got = []
     try:
-        async for item in ahead(source(), most=3):
+        async for item in Ahead(source(), most=3).items():
             got.append(item)
     except ValueError as error:
         got.append(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import Counter
 from itertools import pairwise
@@ -124,8 +125,11 @@ async def test_junk_makes_no_series(stack: StackMaker) -> None:
             with pytest.raises(NotFound):
                 await anext(s.gateway.generation.generate(request_from_proto(request), None, client=name))
 
-        for index in range(10_000):
+        await ask(0)
+        objects = len(gc.get_objects())
+        for index in range(1, 10_000):
             await ask(index)
+        assert len(gc.get_objects()) < objects + 5_000  # nothing is kept of each
         after = await scrape(s)
         assert after.keys() == series
         assert after["failures_total", "NOT_FOUND"] == 10_002

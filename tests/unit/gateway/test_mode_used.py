@@ -37,7 +37,7 @@ async def test_mode_used(asked: Mode, dart_rounds: int, plain_steps: int, report
     ledger = Ledger(arrived=0.0)
     ledger.dart_rounds, ledger.plain_steps = dart_rounds, plain_steps
     unused = cast(Any, None)
-    answer = Answer(cast(Any, plan), unused, unused, ledger, unused, unused)
+    answer = Answer(cast(Any, plan), unused, unused, ledger, unused, unused, unused)
     (finish,) = [message async for message in answer.messages()]
     assert isinstance(finish, Finish)
     assert finish.mode_used is reported

@@ -21,7 +21,7 @@ async def test_answer_is_the_targets_own_when_drafting_pays_now_and_then(stack: 
     verifier, ngram = FakeVerifier(), FakeNgram()
     verifier.pays = lambda generated: generated // period % 2 == 1
     expected = plain_answer(verifier.target, PROMPT, 200)
-    async with stack([verifier], [ngram]) as s:
+    async with stack([verifier], [ngram], policy="verifier") as s:
         reply = await s.generate(mode=gateway_pb2.MODE_AUTO, sampling={"max_tokens": 200})
     assert reply.ids == expected
     ledger = reply.finish.ledger
@@ -33,7 +33,7 @@ async def test_answer_is_the_targets_own_when_drafting_pays_now_and_then(stack: 
 async def test_credit_is_granted_ahead_and_not_asked_for_anew_at_every_step(stack: StackMaker) -> None:
     verifier, ngram = FakeVerifier(), FakeNgram()
     verifier.pays = lambda generated: False
-    async with stack([verifier], [ngram]) as s:
+    async with stack([verifier], [ngram], policy="verifier") as s:
         reply = await s.generate(mode=gateway_pb2.MODE_AUTO, sampling={"max_tokens": 100})
     assert (verifier.drafts, ngram.batches, verifier.commands["verify"]) == (0, [], 0)
     # As in plain mode: 32 steps, refilled when half is used.

@@ -129,6 +129,17 @@ async def test_what_is_sent(stack: StackMaker) -> None:
         position = next(p for p in range(position, len(tokens)) if tokens[p - 3 : p + 1] == context)
 
 
+async def test_no_more_is_searched_for_than_the_verifier_wants(stack: StackMaker) -> None:
+    verifier, ngram = FakeVerifier(), FakeNgram()
+    verifier.search_nodes = 6
+    async with stack([verifier], [ngram], search="reference", node_budget=50, beam_width=7) as s:
+        await s.generate(mode=DART)
+        verifier.search_nodes = 0
+        await s.generate(mode=DART)
+    asked = {(request.params.node_budget, request.params.beam_width) for request in ngram.requests}
+    assert asked == {(6, 6), (50, 7)}
+
+
 async def test_rounds_that_came_together_are_searched_and_answered_together(stack: StackMaker) -> None:
     verifier, ngram = FakeVerifier(), FakeNgram()
     verifier.step_seconds = 0.01
@@ -145,7 +156,7 @@ async def test_rounds_that_came_together_are_searched_and_answered_together(stac
 
 async def test_auto_mode_follows_the_verifier(stack: StackMaker) -> None:
     verifier, ngram = FakeVerifier(), FakeNgram()
-    async with stack([verifier], [ngram]) as s:
+    async with stack([verifier], [ngram], policy="verifier") as s:
         drafted = await s.generate(sampling={"max_tokens": 60})
         assert drafted.finish.ledger.dart_rounds > 0
         assert drafted.finish.ledger.mode_reason == "the verifier offers candidates"

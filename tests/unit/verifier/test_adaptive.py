@@ -183,8 +183,26 @@ def test_overhead_counts() -> None:
     assert not budget.pays(gain, 1)
 
 
+def test_searches_are_asked_for_what_trees_get() -> None:
+    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    assert budget.search_nodes == 59
+    wide, narrow = tree_of([0.9] * 59), tree_of([0.5, 0.4] + [1e-4] * 57)
+    assert nodes_of(budget, narrow) == 2
+    for _ in range(60):
+        budget.admit([narrow] * 2, [False] * 2, Shape(2, 0.0))
+    assert budget.search_nodes == 8
+    # Trees that are verified to the last node are asked for larger ones until they have what pays.
+    asked = []
+    while (nodes := budget.search_nodes) < 59:
+        asked.append(nodes)
+        assert nodes_of(budget, tree_of([0.9] * nodes)) == nodes
+    assert asked == [8, 16, 24, 40]
+    assert nodes_of(budget, wide) == 59
+
+
 def test_fixed_budget_cuts_and_always_drafts() -> None:
     budget = FixedBudget(3)
     assert nodes_of(budget, tree_of([0.9] * 10)) == 3
     assert nodes_of(budget, tree_of([0.9])) == 1
+    assert budget.search_nodes == 3
     assert budget.pays(Gain(rounds=1000, trial=0), 1)

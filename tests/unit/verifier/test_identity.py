@@ -144,7 +144,9 @@ def test_proposals_do_not_depend_on_how_the_prefix_was_committed(decoder: Decode
         while one_by_one.n < in_trees.n:
             decoder.verify(one_by_one, Tree.empty())
         committed = answer(in_trees)[:-1]
-        fresh = open_session(decoder, prompt, Sampling(0.0, LENGTH + 1), committed=committed, drafts=True)
+        fresh = open_session(
+            decoder, prompt, Sampling(1.3, LENGTH + 1, ignore_eos=True), 7, committed=committed, drafts=True
+        )
         fresh.tokens[-1] = in_trees.tokens[-1]
         expected = drafted(decoder, fresh)
         # The one drafts after every round, the other now and then.

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from dartspec.services.verifier import invariance
 from dartspec.services.verifier import linear as linear_module
+from dartspec.services.verifier import target as target_module
 from dartspec.services.verifier.linear import TILE_ROWS, Matrix, linear
 from dartspec.services.verifier.target import Target
 
@@ -43,6 +44,25 @@ def test_a_kernel_that_changes_with_the_number_of_rows_is_noticed(
     for period, block in ((1, 1), (4, 4), (16, 16), (48, 32), (TILE_ROWS, TILE_ROWS)):
         monkeypatch.setattr(Matrix, "__call__", kernel(period))
         assert invariance.smallest_row_block(target) == block
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_pass_that_changes_with_its_number_of_rows_is_noticed(
+    target: Target, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Though every product by itself holds: with a lone row, and with one row of each of two sessions."""
+    monkeypatch.setattr(target, "row_block", invariance.smallest_row_block(target))
+    assert target.row_block < TILE_ROWS
+    assert invariance.passes_agree(target)
+    rotate = target_module.rotate
+
+    def company(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        turned = rotate(x, cos, sin)
+        return turned * (1 + 1e-6) if len(x) == rows else turned
+
+    monkeypatch.setattr(target_module, "rotate", company)
+    assert not invariance.passes_agree(target)
+    assert invariance.smallest_row_block(target) == TILE_ROWS
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
