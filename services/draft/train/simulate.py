@@ -48,8 +48,8 @@ def evaluate(head: DraftHead, texts: TextSource, limit: int = 32) -> Evaluation:
             hit10[: len(truth)] += hits[:, :10].any(-1)
             seen[: len(truth)] += 1
             ranks = np.where(hits.any(-1), hits.argmax(-1), -1)
-            sizes = [accepted_in_tree(logprobs, ranks, budget, after) for budget in (16, 59)]
-            accepted.append((_in_chain(ranks, after), *sizes))
+            small, large = (accepted_in_tree(logprobs, ranks, budget, after) for budget in (16, 59))
+            accepted.append((_in_chain(ranks, after), small, large))
         for kind in range(3):
             spans = rounds_of([row[kind] for row in accepted])
             tokens[kind] += sum(spans)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask
 
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import DraftInput, Proposer
@@ -26,7 +28,21 @@ DEPTH = 5
 PREFIXES = ([1, 4, 5, 11, 20], [2, 7], [3, 8, 9])
 LENGTHS = (24, 9, 40)
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+REAL_KERNEL = attention._kernel
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, block_mask: BlockMask, enable_gqa: bool) -> Tensor:
+    """FlexAttention by definition: its mask function at every pair of rows."""
+    rows, keys = torch.arange(query.shape[2])[:, None], torch.arange(key.shape[2])
+    zero = torch.zeros((), dtype=torch.int64)
+    mask = block_mask.mask_mod(zero, zero, rows, keys)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=enable_gqa)
+
+
+@pytest.fixture(autouse=True)
+def dense_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention is traced anew for every shape on a processor; one test runs the real one."""
+    monkeypatch.setattr(attention, "_kernel", lambda compiled: dense)
 
 
 def make_text(seed: int, length: int) -> TextTensors:
@@ -113,6 +129,14 @@ def test_a_packed_pass_is_inference_and_knows_nothing_else(make_head: MakeHead, 
 
 def test_positions_follow_the_contract() -> None:
     assert misplaced() == 0
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_gives_what_its_definition_gives(make_head: MakeHead, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = make_head()
+    expected = packed_logits(head, some_texts(), "flex")
+    monkeypatch.setattr(attention, "_kernel", REAL_KERNEL)
+    torch.testing.assert_close(packed_logits(head, some_texts(), "flex"), expected, rtol=1e-4, atol=1e-4)
 
 
 def plus_one(name: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -209,18 +233,19 @@ def test_only_wanted_rows_are_computed_and_in_order(make_head: MakeHead) -> None
         torch.testing.assert_close(packed_hidden(head, packed, wanted, backend), everything[wanted])
 
 
-def gradients(head: DraftHead, parts: list[tuple[list[PackedText], Tensor]]) -> list[Tensor]:
+def gradients(head: DraftHead, parts: list[tuple[list[PackedText], Tensor]], backend: str = "segments") -> list[Tensor]:
     head.zero_grad()
     for packed, scale in parts:
-        (packed_logits(head, packed) * scale).sum().backward()
+        (packed_logits(head, packed, backend) * scale).sum().backward()
     return [parameter.grad.clone() for parameter in head.parameters() if parameter.grad is not None]
 
 
-def test_gradients_equal_those_of_one_prefix_at_a_time_and_of_float64(make_head: MakeHead) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_equal_those_of_one_prefix_at_a_time_and_of_float64(make_head: MakeHead, backend: str) -> None:
     packed = some_texts()
     weight = torch.randn(10, DEPTH, 97, generator=torch.Generator().manual_seed(0))
     head = make_head().requires_grad_(True)
-    together = gradients(head, [(packed, weight)])
+    together = gradients(head, [(packed, weight)], backend)
     alone = [
         PackedText(entry.text, entry.prefixes[row : row + 1]) for entry in packed for row in range(len(entry.prefixes))
     ]
