@@ -25,6 +25,7 @@ from dartspec.services.common.errors import DartspecError, FailedPrecondition, I
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
+MAX_PENDING_CALLS = 100_000
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -104,7 +105,14 @@ class Server:
 
     def __init__(self, service_names: Sequence[str], interceptors: Sequence[grpc.aio.ServerInterceptor] = ()) -> None:
         # Without this two processes could listen on one port and share its calls.
-        options = [*GRPC_OPTIONS, ("grpc.so_reuseport", 0)]
+        options = [
+            *GRPC_OPTIONS,
+            ("grpc.so_reuseport", 0),
+            # By default calls are dropped at random, as CANCELLED, once a thousand wait to be begun; that is a burst of
+            # clients, and what is too much is refused with a reason.
+            ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
+        ]
         self.grpc_server = grpc.aio.server(interceptors=[ErrorInterceptor(), *interceptors], options=options)
         self._health = health.aio.HealthServicer()
         self._names = ["", *service_names]
