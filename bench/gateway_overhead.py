@@ -98,7 +98,7 @@ def report(
     """The figures of a level."""
     ledgers = [one.ledger for one in taken if one.ledger is not None]
     rounds = sum(one.dart_rounds + one.plain_steps for one in ledgers)
-    other = [one.other_ms / (one.dart_rounds + one.plain_steps) for one in ledgers]
+    other = [one.other_ms / max(1, one.dart_rounds + one.plain_steps) for one in ledgers]
     chunks = [count for one in taken for _, count in one.chunks]
     gaps = np.concatenate([np.diff([at for at, _ in one.chunks]) for one in taken])
     first = load.first_end or load.progress
@@ -115,7 +115,7 @@ def report(
         "cpu_us_per_round": round(1e6 * cpu_seconds / rounds, 1),
         "cpu_share": round(cpu_seconds / seconds, 3),
         "resident_mb": [round(memory[0], 1), round(max(memory), 1), round(memory[-1], 1)],
-        "progress_min_over_max": round(min(first) / max(first), 3),
+        "progress_min_over_max": round(min(first) / max(1, max(first)), 3),
         "tokens_per_chunk": round(sum(chunks) / len(chunks), 2),
         "chunk_gap_p50_ms": round(1e3 * float(np.median(gaps)), 1),
         "ttft_p50_ms": round(statistics.median(one.ttft_ms for one in ledgers), 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -88,7 +89,7 @@ async def synthetic_stack(layout: Layout) -> AsyncIterator[SyntheticStack]:
 async def _start_verifiers(layout: Layout, folder: Path, start) -> list[str]:  # type: ignore[no-untyped-def]
     addresses = []
     for number in range(layout.processes):
-        argv = [sys.executable, "-m", "bench.synthetic_verifier", *layout.verifier]
+        argv = [sys.executable, "-m", "bench.synthetic_verifier", f"--parent={os.getpid()}", *layout.verifier]
         for index, speed in enumerate(layout.speeds):
             if index % layout.processes == number:
                 argv += [f"--listen=unix:{folder}/v{index}.sock", f"--speed={speed}"]

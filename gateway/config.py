@@ -63,9 +63,9 @@ class Settings:
         "auto", "Mode of requests that leave the choice to the server.", choices=("auto", "plain", "dart")
     )
     policy: str = setting(
-        "learned",
-        "What mode auto means: learned keeps kinds of requests from drafting that do better without, verifier leaves "
-        "everything to the verifiers (docs/gateway.md).",
+        "verifier",
+        "What mode auto means: verifier leaves everything to the verifiers, learned also keeps kinds of requests from "
+        "drafting that do better without (docs/gateway.md).",
         choices=("learned", "verifier"),
     )
     search: str = setting("survival", "How trees are selected.", choices=("survival", "reference"))

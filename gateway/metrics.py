@@ -45,8 +45,8 @@ def _requests(totals: Totals) -> Iterator[Metric]:
     reasons = CounterMetricFamily(
         "dartspec_gateway_mode_reasons", "Answers that came to their end, by why their mode was used.", labels=("why",)
     )
-    for text, short in mode_reasons.SHORT.items():
-        reasons.add_metric((short,), totals.reasons[text])
+    for why, short in mode_reasons.SHORT.items():
+        reasons.add_metric((short,), totals.reasons[why])
     yield reasons
     yield GaugeMetricFamily(
         "dartspec_gateway_policy_plain_classes",

@@ -13,6 +13,7 @@ import bench.synthetic_verifier
 from bench.synthetic_verifier.engine import Behaviour, SyntheticEngine
 from bench.synthetic_verifier.model import Acceptance, Cost
 from bench.synthetic_verifier.servicer import SyntheticServicer, record
+from dartspec.cli.child import end_with_parent
 from dartspec.services.common.announce import announce_forever
 from dartspec.services.common.server import Server, wait_for_stop_signal
 from dartspec.v1 import verifier_pb2_grpc
@@ -84,6 +85,7 @@ def _words(context: click.Context, parameter: click.Parameter, values: tuple[str
 @click.option("--max-sessions", default=4096, show_default=True, type=click.IntRange(1), help="At once.")
 @click.option("--straggler-ms", default=2.0, show_default=True, help="Wait so long for sessions about to verify.")
 @click.option("--judgement/--no-judgement", default=True, show_default=True, help="Draft only where it should pay.")
+@click.option("--parent", type=int, help="End when the process with this id does.")
 @click.option("--announce", multiple=True, help="Gateway to announce the replicas to; repeatable.")
 def main(
     listen: tuple[str, ...],
@@ -97,8 +99,11 @@ def main(
     max_sessions: int,
     straggler_ms: float,
     judgement: bool,
+    parent: int | None,
     announce: tuple[str, ...],
 ) -> None:
+    if parent is not None:
+        end_with_parent(parent)
     behaviour = Behaviour(
         cost=cost,
         draft_ms=draft_ms,

@@ -25,7 +25,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 TOKENIZER = byte_tokenizer()
-EOS = TOKENIZER.token_to_id("<eos>")
+EOS: int = TOKENIZER.get_vocab(with_added_tokens=True)["<eos>"]
 VOCAB_SIZE = TOKENIZER.get_vocab_size(with_added_tokens=True)
 # What answers consist of: letters and spaces, each one token.
 LETTERS: tuple[int, ...] = tuple(TOKENIZER.encode("abcdefghijklmnopqrstuvwxyz     ").ids)

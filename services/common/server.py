@@ -26,6 +26,7 @@ from dartspec.services.common.tls import ServerTls
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
+MAX_PENDING_CALLS = 100_000
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -115,7 +116,14 @@ class Server:
     ) -> None:
         self._tls = tls
         # Without this two processes could listen on one port and share its calls.
-        options = [*GRPC_OPTIONS, ("grpc.so_reuseport", 0)]
+        options = [
+            *GRPC_OPTIONS,
+            ("grpc.so_reuseport", 0),
+            # By default calls are dropped at random, as CANCELLED, once a thousand wait to be begun; that is a burst of
+            # clients, and what is too much is refused with a reason.
+            ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
+        ]
         if connection_age_seconds:
             # A connection that is told to go ends with its last call, however long that takes.
             options.append(("grpc.max_connection_age_ms", max(1, int(1e3 * connection_age_seconds))))
