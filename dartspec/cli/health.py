@@ -13,6 +13,8 @@ from dartspec.services.common.errors import Unavailable
 CALL_SECONDS = 5.0
 POLL_SECONDS = 0.05
 SERVING_SECONDS = 10.0
+# A service that is killed while it is asked ends the call as CANCELLED; what is started after it may serve.
+NOT_YET = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 async def wait_until_serving(address: str, seconds: float = SERVING_SECONDS) -> None:
@@ -30,7 +32,7 @@ async def _serving(stub: health_pb2_grpc.HealthStub, address: str) -> bool:
     try:
         answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=CALL_SECONDS, wait_for_ready=True)
     except grpc.aio.AioRpcError as error:
-        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        if error.code() in NOT_YET:
             return False
         raise error_from_rpc(error, address) from error
     return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -162,4 +162,5 @@ def test_so_does_smollm2(dtype: str) -> None:
         *("model=smollm2-135m", f"head={ROOT / 'models' / 'smollm2-135m'}", f"dtype={dtype}"),
         *("memory=3500M", "max_sessions=16", "context_length=1024"),
     )
-    assert 0.85 * found["estimate"] <= found["used"] <= found["estimate"] <= 3500 << 20, found
+    # Processors without bfloat16 compile fewer kernels than are counted for them.
+    assert 0.75 * found["estimate"] <= found["used"] <= found["estimate"] <= 3500 << 20, found
