@@ -16,6 +16,7 @@ from dartspec.cli.load_sample import Sample
 from dartspec.cli.request_settings import RequestSettings
 from dartspec.services.common.channel import open_channel
 from dartspec.services.common.credentials import credentials
+from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
 
@@ -37,7 +38,7 @@ async def open_target(address: str, model: str, temperature: float) -> AsyncIter
         ) as session:
             yield HttpTarget(session, model or await _only_model(session), temperature)
     else:
-        async with open_channel(address) as channel:
+        async with open_channel(address, ClientTls.of_environment()) as channel:
             yield GrpcTarget(gateway_pb2_grpc.GatewayServiceStub(channel), model, temperature)
 
 

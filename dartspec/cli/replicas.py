@@ -20,9 +20,7 @@ from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 CALL_SECONDS = 10.0
 COLUMNS = ("address", "state", "model", "open", "sessions", "kv", "tokens/s", "accepted", "failures")
 
-
-@click.command()
-@click.option(
+gateway_option = click.option(
     "--gateway",
     default="127.0.0.1:7000",
     show_default=True,
@@ -30,6 +28,10 @@ COLUMNS = ("address", "state", "model", "open", "sessions", "kv", "tokens/s", "a
     show_envvar=True,
     help="Address of a running gateway.",
 )
+
+
+@click.command()
+@gateway_option
 @click.option("--drain", metavar="ADDRESS", default="", help="First tell the gateway to give this one nothing new.")
 @click.option("--undrain", metavar="ADDRESS", default="", help="First tell the gateway to use this one again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

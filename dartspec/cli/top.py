@@ -12,11 +12,12 @@ import click
 import grpc
 
 from dartspec.cli.client import mapped_error
-from dartspec.cli.replicas import CALL_SECONDS
+from dartspec.cli.replicas import CALL_SECONDS, gateway_option
 from dartspec.cli.top_frame import Metrics, View, frame
 from dartspec.services.common.channel import open_channel
 from dartspec.services.common.credentials import credentials
 from dartspec.services.common.errors import Unavailable
+from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import gateway_pb2, gateway_pb2_grpc
 
 PREFIX = "dartspec_gateway_"
@@ -25,14 +26,7 @@ _LABEL = re.compile(r'\w+="([^"]*)"')
 
 
 @click.command()
-@click.option(
-    "--gateway",
-    default="127.0.0.1:7000",
-    show_default=True,
-    envvar="DARTSPEC_GATEWAY",
-    show_envvar=True,
-    help="Address of a running gateway.",
-)
+@gateway_option
 @click.option("--metrics", default="", metavar="URL", help="Its metrics, such as http://127.0.0.1:8000/metrics.")
 @click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Seconds between frames.")
 @click.option("--once", is_flag=True, help="Print one frame and end.")
@@ -46,7 +40,7 @@ async def _watch(gateway: str, metrics: str, interval: float, once: bool) -> Non
     from rich.live import Live
 
     console = Console()
-    async with open_channel(gateway) as channel:
+    async with open_channel(gateway, ClientTls.of_environment()) as channel:
         stub = gateway_pb2_grpc.AdminServiceStub(channel)
         view = await _read(stub, gateway, metrics)
         if once:

@@ -18,6 +18,7 @@ from dartspec.services.common.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from dartspec.services.common.tls import ClientTls
 from dartspec.services.draft.texts.own_prompts import PROBES, common_prefix
 from dartspec.services.draft.texts.plan import Job
 from dartspec.services.draft.texts.prompts import Prompt
@@ -86,7 +87,7 @@ class GatewayWriter:
             self._runner.run(_cancelled(running))
 
     async def _open(self) -> None:
-        self._channel = open_channel(self._address)
+        self._channel = open_channel(self._address, ClientTls.of_environment())
         self._stub = gateway_pb2_grpc.GatewayServiceStub(self._channel)
         try:
             answer = await gateway_pb2_grpc.AdminServiceStub(self._channel).ListReplicas(
