@@ -2,7 +2,7 @@
 
 It does what `draw.draw_of_row` does before its logarithms: noise bits for every token that can still win, and of those
 the few that need a closer look. Integers and comparisons only, so machines with and without it agree to the last bit.
-Without numba there is no kernel, and numpy does the work. (49,152 nearly flat scores at T = 0.8, the argmax included, on
+Without numba there is no kernel, and numpy does the work. (49,152 nearly flat scores at T = 0.8, argmax included, on
 an AVX2 processor: 0.37 ms compiled, 0.52 ms by numpy.)
 """
 
