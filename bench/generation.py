@@ -11,6 +11,7 @@ before a first difference between the sides, which rounding can make.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -118,6 +119,7 @@ def main(file: Path, count: int, batches: tuple[int, ...], max_new: int, model: 
                 sides.append(
                     {"side": name, "batch": batch, "tokens": tokens, "tokens_per_s": round(tokens / seconds, 1)}
                 )
+                tqdm.write(json.dumps(sides[-1]), file=sys.stderr)
                 bar.update()
     engine.stop()
     best = {

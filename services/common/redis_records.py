@@ -39,11 +39,12 @@ class RedisRecords:
         from redis.exceptions import RedisError
 
         self._errors = (RedisError, OSError, TimeoutError)
-        # A try each: whoever calls comes again, and knows better when.
+        # A try each: whoever calls comes again, and knows better when. No `socket_timeout`: the client puts it around
+        # every send with `asyncio.wait_for`, which in Python 3.11 can swallow a cancellation; `_in_time` bounds calls.
         self._client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
             url,
             socket_connect_timeout=CALL_SECONDS,
-            socket_timeout=CALL_SECONDS,
+            socket_timeout=None,
             retry=Retry(NoBackoff(), 0),
             retry_on_error=[],
         )

@@ -70,6 +70,8 @@ class Demand:
         self._config = c
         self._item = item
         self._on_cpu = target.device.type == "cpu"
+        # Plain weights are multiplied by kernels that are there from the start.
+        self._compiled = self._on_cpu and target.lm_head.plain is None
         self._weights, self._head_weights = _weights(target, head)
         self._kv_bytes = 2 * c.layers * c.kv_heads * c.head_dim * item
         self._head_bytes = 0.0
@@ -101,7 +103,7 @@ class Demand:
             logits=logits,
             activations=rows * per_row,
             attention=masks + laid_out,
-            kernels=min(KERNELS_KEPT, SHAPES * rows) * KERNEL_BYTES if self._on_cpu else 0,
+            kernels=min(KERNELS_KEPT, SHAPES * rows) * KERNEL_BYTES if self._compiled else 0,
         )
 
     def positions(self, budget: int) -> int:

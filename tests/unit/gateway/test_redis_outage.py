@@ -131,6 +131,21 @@ async def test_rubbish_in_redis_hides_nobody() -> None:
         await records.close()
 
 
+async def test_reading_ends_wherever_it_is_cancelled() -> None:
+    with redis_process() as process:
+        from dartspec.gateway.registry_feed import RegistryFeed
+
+        await process.start()
+        for steps in range(120):  # of the event loop: through connecting and several readings
+            registry = Registry((), interval=1.0, clock=time.monotonic)
+            feed = asyncio.create_task(RegistryFeed(process.url, registry, lambda: None, 0.0).run())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            feed.cancel()
+            done, _ = await asyncio.wait({feed}, timeout=5)
+            assert done, f"goes on after a cancellation at step {steps}"
+
+
 @pytest.mark.parametrize("url", ["localhost:6379", "http://host:1", "redis://", "unix:path"])
 def test_a_wrong_url_is_a_wrong_setting(url: str) -> None:
     with pytest.raises(click.BadParameter) as error:

@@ -12,6 +12,7 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dartspec.services.common.errors import FailedPrecondition
+from dartspec.services.common.machine import native_dtype, read_machine
 from dartspec.services.verifier.config import VerifierSettings
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK
@@ -158,9 +159,10 @@ def test_a_verifier_with_all_slots_full_takes_what_was_counted(tmp_path: Path) -
 @pytest.mark.smollm2
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_so_does_smollm2(dtype: str) -> None:
+    if dtype == "bfloat16" and native_dtype(read_machine(), "cpu")[0] != dtype:
+        pytest.skip("takes minutes without bfloat16 in the processor")
     found = in_use(
         *("model=smollm2-135m", f"head={ROOT / 'models' / 'smollm2-135m'}", f"dtype={dtype}"),
         *("memory=3500M", "max_sessions=16", "context_length=1024"),
     )
-    # Processors without bfloat16 compile fewer kernels than are counted for them.
-    assert 0.75 * found["estimate"] <= found["used"] <= found["estimate"] <= 3500 << 20, found
+    assert 0.85 * found["estimate"] <= found["used"] <= found["estimate"] <= 3500 << 20, found
