@@ -44,5 +44,5 @@ def route_from_metadata(metadata: Iterable[tuple[str, str | bytes]]) -> Route:
         raise InvalidArgument(REPLICA_KEY, f"must be an address of at most {MAX_ADDRESS} characters")
     task = values.get(TASK_KEY, "")
     if task and not (isinstance(task, str) and _TASK.fullmatch(task)):
-        raise InvalidArgument(TASK_KEY, "must be 1 to 32 of letters, digits, '.', '_' and '-'")
+        raise InvalidArgument(TASK_KEY, f"must be 1 to 32 of letters, digits, '.', '_' and '-', got {str(task)[:64]!r}")
     return Route(str(routing), replica, str(task))

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+import psutil
 from tqdm import tqdm
 
 from dartspec.cli.exit_codes import FAILED, INTERRUPTED
+from dartspec.cli.finite import Finite
 from dartspec.cli.load_plan import Lengths, make_jobs, poisson, read_trace
 from dartspec.cli.load_run import LoadRun, run_load
-from dartspec.cli.load_sample import Sample, Target, report
+from dartspec.cli.load_sample import Sample, Target, problems, report
 from dartspec.cli.load_target import open_target
-from dartspec.cli.prompts import read_prompts
+from dartspec.cli.prompts import Prompt, read_prompts
 from dartspec.cli.request_settings import MODES
+from dartspec.services.common.errors import InvalidArgument
 
+MOST_PID = 2**31 - 1
 NOT_IN_TASK = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -48,17 +52,23 @@ def bench() -> None:
     help="JSON Lines with prompts; the file's name is the task. Repeatable.",
 )
 @click.option("--requests", default=64, show_default=True, type=click.IntRange(1), help="How many, without a trace.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Poisson arrivals, so many a second.")
+@click.option("--rate", type=Finite(0, min_open=True), help="Poisson arrivals, so many a second.")
 @click.option("--trace", type=click.Path(path_type=Path), help='Arrivals, JSON Lines with "at" and "max_tokens".')
 @click.option("--clients", type=click.IntRange(1), help="Instead: so many, each one request after the other.")
 @click.option("--tokens", default="64", show_default=True, help="Answers: N, uniform:16:1024 or lognormal:16:1024.")
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), default=("auto",), help="Repeatable.")
 @click.option("--model", default="", help="Name of the model.  [default: the only one]")
-@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0))
-@click.option("--seed", default=1, show_default=True, help="Of arrivals and lengths.")
-@click.option("--ttft-target", type=click.FloatRange(0, min_open=True), metavar="MS", help="Of good answers.")
-@click.option("--token-target", type=click.FloatRange(0, min_open=True), metavar="MS", help="The same, p95 of tokens.")
-@click.option("--pid", "pids", multiple=True, type=int, help="Tell the peak memory of this process; repeatable.")
+@click.option("--temperature", default=0.0, show_default=True, type=Finite(0, 100))
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of arrivals and lengths.")
+@click.option("--ttft-target", type=Finite(0, min_open=True), metavar="MS", help="Of good answers.")
+@click.option("--token-target", type=Finite(0, min_open=True), metavar="MS", help="The same, p95 of tokens.")
+@click.option(
+    "--pid",
+    "pids",
+    multiple=True,
+    type=click.IntRange(1, MOST_PID),
+    help="Tell the peak memory of this process; repeatable.",
+)
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Write a picture (needs dartspec[plot]).")
 def serve(
     target: str,
@@ -84,10 +94,16 @@ def serve(
     """
     if sum(way is not None for way in (rate, trace, clients)) != 1:
         raise click.UsageError("give one of --rate, --trace and --clients")
-    if picture is not None and importlib.util.find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs the package matplotlib: pip install 'dartspec[plot]'")
+    for pid in pids:
+        if not psutil.pid_exists(pid):
+            raise InvalidArgument("--pid", f"there is no process {pid}")
+    if picture is not None:
+        from dartspec.cli.load_plot import plot  # matplotlib is an extra
+        from dartspec.cli.plot_path import check_plot
+
+        check_plot(picture)
     rng = np.random.default_rng(seed)
-    tasks = [(NOT_IN_TASK.sub("-", file.stem)[:32], read_prompts(file)) for file in files]
+    tasks = list(read_tasks(files).items())
     arrivals = read_trace(trace) if trace else poisson(rate or 1.0, requests, rng)
     jobs = make_jobs(arrivals, tasks, Lengths(tokens), modes, rng)
     with tqdm(total=len(jobs), unit="request", disable=not sys.stderr.isatty()) as bar:
@@ -101,14 +117,26 @@ def serve(
     result: dict[str, Any] = {"target": target, "interrupted": done.interrupted}
     result |= report(done.samples, done.seconds, good)
     result["peak_mb"] = {str(pid): round(value, 1) for pid, value in done.peak_mb.items()}
-    if picture is not None:
-        from dartspec.cli.load_plot import plot
-
-        plot(done.samples, picture)
-    for line in table(result):
+    for line in [*table(result), *problems(done.samples)]:
         click.echo(line, err=True)
     click.echo(json.dumps(result))
+    if picture is not None:  # last, so that a full disk does not cost the figures
+        try:
+            plot(done.samples, picture)
+        except OSError as error:
+            raise click.ClickException(f"--plot {picture}: cannot be written: {error}") from error
     return _code(done.samples, interrupted=done.interrupted)
+
+
+def read_tasks(files: Sequence[Path]) -> dict[str, list[Prompt]]:
+    """Prompts by task. Raises InvalidArgument or NotFound naming the file."""
+    tasks: dict[str, list[Prompt]] = {}
+    for file in files:
+        task = NOT_IN_TASK.sub("-", file.stem)[:32]  # as a gateway takes it
+        if task in tasks:
+            raise InvalidArgument("--prompts", f"{file}: another file is the task {task} already; rename one")
+        tasks[task] = read_prompts(file)
+    return tasks
 
 
 def table(result: dict[str, Any]) -> list[str]:
@@ -120,7 +148,7 @@ def table(result: dict[str, Any]) -> list[str]:
         ttft, token = group["ttft_ms"], group["inter_token_ms"]
         values = (ttft["p50"], ttft["p95"], token["p50"], token["p95"], token["p99"])
         numbers = ("-" if value is None else f"{value:.1f}" for value in values)
-        failed = group["requests"] - group["finished"]
+        failed = sum(group["errors"].values())  # what was open at an interruption did not fail
         counts = (str(group["finished"]), str(failed), f"{group['tokens_per_s']:.1f}")
         rows.append((group["task"], group["mode"], *counts, *numbers, f"{group['goodput_requests_per_s']:.2f}"))
     return lines(rows)

@@ -67,7 +67,8 @@ def evaluate(
     if choice is not None and choice.corpus is None and not choice.path.is_file():
         raise NotFound(f"--index {choice.path}: no such file; build it with 'dartspec ngram build', or give 'none'")
     if plot is not None:
-        from dartspec.cli.draft_plot import check_plot, save_plot  # matplotlib is an extra
+        from dartspec.cli.draft_plot import save_plot  # matplotlib is an extra
+        from dartspec.cli.plot_path import check_plot
 
         check_plot(plot)
     machine = read_machine()

@@ -7,23 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dartspec.cli.draft_report import label, noise
-from dartspec.services.common.errors import InvalidArgument
 
 # A curve per search and kind of draft; beyond so many, nobody reads a legend.
 MOST_LABELS = 16
-
-
-def check_plot(path: Path) -> None:
-    """Raise InvalidArgument when a plot cannot be written there."""
-    known = FigureCanvasAgg.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in known:
-        raise InvalidArgument("--plot", f"{path} must end in one of {', '.join('.' + kind for kind in known)}")
-    if not path.resolve().parent.is_dir():
-        raise InvalidArgument("--plot", f"{path.parent} is no directory")
 
 
 def save_plot(points: Sequence[dict[str, Any]], path: Path) -> None:

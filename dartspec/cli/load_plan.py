@@ -6,11 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dartspec.cli.prompts import Prompt
+from dartspec.cli.request_settings import MOST_TOKENS
 from dartspec.services.common.errors import InvalidArgument, NotFound
+
+SHOWN = 120  # characters of a wrong line
+MOST_SECONDS = 1e15  # so that times since 1970 in microseconds are not refused
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,14 @@ class Lengths:
 
     def __init__(self, text: str) -> None:
         """Raises InvalidArgument for anything else."""
-        kind, *bounds = text.split(":") if ":" in text else ("fixed", text, text)
+        kind, *bounds = text.split(":") if ":" in text else ("uniform", text, text)
         try:
             self.low, self.high = (int(bound) for bound in bounds)
         except ValueError:
             self.low = self.high = 0
-        if kind not in ("fixed", "uniform", "lognormal") or not 1 <= self.low <= self.high:
-            raise InvalidArgument("--tokens", f"must be N, uniform:LOW:HIGH or lognormal:LOW:HIGH, got {text!r}")
+        if kind not in ("uniform", "lognormal") or not 1 <= self.low <= self.high <= MOST_TOKENS:
+            forms = f"N, uniform:LOW:HIGH or lognormal:LOW:HIGH, from 1 to {MOST_TOKENS}"
+            raise InvalidArgument("--tokens", f"must be {forms}, got {text!r}")
         self.kind = kind
 
     def draw(self, count: int, rng: np.random.Generator) -> list[int]:
@@ -66,23 +72,34 @@ def read_trace(path: Path) -> list[Arrival]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(f"--trace {path}: cannot be read: {error}") from error
-    arrivals = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-            arrival = Arrival(float(value["at"]), int(value["max_tokens"]) if "max_tokens" in value else None)
-        except (ValueError, TypeError, KeyError) as error:
-            problem = f'{path}, line {number}: must be {{"at": SECONDS}}, got {line!r}'
-            raise InvalidArgument("--trace", problem) from error
-        if arrival.at < 0 or (arrival.max_tokens is not None and arrival.max_tokens < 1):
-            raise InvalidArgument("--trace", f"{path}, line {number}: must not be negative, got {line!r}")
-        arrivals.append(arrival)
+    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    arrivals = [_arrival(path, number, line) for number, line in numbered]
     if not arrivals:
         raise InvalidArgument("--trace", f"{path} holds no arrival")
     first = min(arrival.at for arrival in arrivals)
     return sorted((Arrival(a.at - first, a.max_tokens) for a in arrivals), key=lambda arrival: arrival.at)
+
+
+def _arrival(path: Path, number: int, line: str) -> Arrival:
+    try:
+        value: Any = json.loads(line)
+    except ValueError:
+        value = None
+    fields = value if isinstance(value, dict) else {}
+    at: Any = fields.get("at")
+    max_tokens: Any = fields.get("max_tokens")
+    if not _between(at, 0, MOST_SECONDS):
+        problem = f'must be {{"at": SECONDS}}, not negative, got {line[:SHOWN]!r}'
+    elif max_tokens is not None and not (_between(max_tokens, 1, MOST_TOKENS) and max_tokens % 1 == 0):
+        problem = f'"max_tokens" must be a whole number from 1 to {MOST_TOKENS}, got {line[:SHOWN]!r}'
+    else:
+        return Arrival(float(at), None if max_tokens is None else int(max_tokens))
+    raise InvalidArgument("--trace", f"{path}, line {number}: {problem}")
+
+
+def _between(value: Any, low: float, high: float) -> bool:
+    """Of JSON's values, which may be NaN or too large for a float; True and False count as numbers in Python only."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 def make_jobs(

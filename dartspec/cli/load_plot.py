@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dartspec.cli.load_sample import Sample
@@ -13,14 +14,15 @@ from dartspec.cli.load_sample import Sample
 
 def plot(samples: Sequence[Sample], path: Path) -> None:
     """Write cumulative shares of first-token and inter-token times, a line for each task and mode."""
-    import matplotlib
+    draw(samples).savefig(path, dpi=150)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    figure, (first, between) = pyplot.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+def draw(samples: Sequence[Sample]) -> Figure:
+    """The picture."""
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    first, between = figure.subplots(1, 2)
     for task, mode in sorted({(sample.task, sample.mode) for sample in samples}):
-        done = [one for one in samples if (one.task, one.mode) == (task, mode) and one.finished]
+        done = [one for one in samples if (one.task, one.mode) == (task, mode) and one.finished and one.chunks]
         if not done:
             continue
         label = f"{task}, {mode}"
@@ -31,8 +33,7 @@ def plot(samples: Sequence[Sample], path: Path) -> None:
         axis.grid(alpha=0.3)
         if axis.lines:
             axis.legend()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    return figure
 
 
 def _cumulative(seconds: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

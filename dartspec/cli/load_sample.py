@@ -10,23 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 PERCENTILES = (50, 90, 95, 99)
+CUT_OFF = ("CUT_OFF", "the answer ended without its last message")
 
 
 @dataclass
 class Sample:
-    """One request. chunks: (seconds since it was due, tokens). error: a code, "" for none. late: seconds between when
-    it was due and when it was sent. mode_used, dart_rounds, accepted: the answer's.
+    """One request. chunks: (seconds since it was due, tokens). error: a code, "" for none; problem: in words. late:
+    seconds between when it was due and when it was sent. mode_used, dart_rounds, accepted: the answer's.
+
+    Neither finished nor with an error is what was open when the run was interrupted.
     """
 
     task: str
     mode: str
     chunks: list[tuple[float, int]] = field(default_factory=list)
     error: str = ""
+    problem: str = ""
     late: float = 0.0
     finished: bool = False
     mode_used: str = ""
     dart_rounds: int = 0
     accepted: int = 0
+
+    def fail(self, code: str, words: str) -> None:
+        """It ended with an error."""
+        self.error, self.problem, self.finished = code, words, False
 
     @property
     def tokens(self) -> int:
@@ -73,13 +81,23 @@ def summary(samples: Sequence[Sample], seconds: float, target: Target) -> dict[s
         "tokens": sum(sample.tokens for sample in samples),
         "tokens_per_s": round(sum(sample.tokens for sample in samples) / seconds, 2) if seconds else 0.0,
         "requests_per_s": round(len(done) / seconds, 3) if seconds else 0.0,
-        "ttft_ms": _percentiles(np.array([sample.ttft for sample in done])),
+        "ttft_ms": _percentiles(np.array([sample.ttft for sample in done if sample.chunks])),
         "inter_token_ms": _percentiles(gaps),
         "good": good,
         "goodput_requests_per_s": round(good / seconds, 3) if seconds else 0.0,
         "accepted_per_round": round(sum(sample.accepted for sample in done) / rounds, 3) if rounds else None,
         "modes_used": _counts(sample.mode_used for sample in done if sample.mode_used),
     }
+
+
+def problems(samples: Sequence[Sample]) -> list[str]:
+    """A line for each code of an error: how many have it, and the words of the first."""
+    first: dict[str, str] = {}
+    for sample in samples:
+        if sample.error:
+            first.setdefault(sample.error, sample.problem)
+    counts = _counts(sample.error for sample in samples)
+    return [f"{code} ({counts[code]}): {words}" for code, words in first.items()]
 
 
 def report(samples: Sequence[Sample], seconds: float, target: Target) -> dict[str, Any]:

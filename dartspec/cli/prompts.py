@@ -25,7 +25,7 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     line number of the first line that is not a prompt.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # str.splitlines also splits where JSON does not: U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(f"--prompts {path}: cannot be read: {error}") from error
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]

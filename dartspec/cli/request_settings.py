@@ -11,6 +11,7 @@ from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.common.sampling_rules import MAX_TOP_LOGPROBS
 
 MODES = ("auto", "plain", "dart")
+MOST_TOKENS = 2**31
 
 
 def _share(value: float) -> str | None:
@@ -22,7 +23,7 @@ def _share(value: float) -> str | None:
 class RequestSettings:
     """One request but for its prompt. The ranges are the gateway's; here they are checked before a stack starts."""
 
-    max_tokens: int = setting(256, "Generate at most this many tokens.", check=between(1, 2**31))
+    max_tokens: int = setting(256, "Generate at most this many tokens.", check=between(1, MOST_TOKENS))
     temperature: float | None = setting(None, "0 is argmax.  [default: the model's]", check=between(0, 100))
     top_k: int | None = setting(
         None, "Keep the k best tokens; 0 keeps all.  [default: the model's]", check=between(0, 2**31)

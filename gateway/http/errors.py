@@ -7,7 +7,7 @@ import re
 from typing import Any, NamedTuple
 
 from dartspec.gateway.http.headers import PREFIX
-from dartspec.gateway.route import REPLICA_KEY, ROUTING_KEY
+from dartspec.gateway.route import REPLICA_KEY, ROUTING_KEY, TASK_KEY
 from dartspec.services.common.errors import (
     Cancelled,
     DartspecError,
@@ -53,6 +53,7 @@ _PARAMETERS = {
     "chat.template_arguments": "chat_template_kwargs",
     ROUTING_KEY: f"{PREFIX}{ROUTING_KEY}",
     REPLICA_KEY: f"{PREFIX}{REPLICA_KEY}",
+    TASK_KEY: f"{PREFIX}{TASK_KEY}",
 }
 
 

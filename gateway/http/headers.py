@@ -1,4 +1,4 @@
-"""What the headers of a request say about where it shall run and how long it may take."""
+"""What the headers of a request say about where it shall run, what it is and how long it may take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRACE = "traceparent"
 
 
 def route_from_headers(headers: Mapping[str, str]) -> Route:
-    """x-dartspec-routing and x-dartspec-replica. Raises InvalidArgument as `route_from_metadata` does."""
+    """x-dartspec-routing, -replica and -task. Raises InvalidArgument as `route_from_metadata` does."""
     return route_from_metadata((name.lower().removeprefix(PREFIX), value) for name, value in headers.items())
 
 

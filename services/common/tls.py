@@ -93,6 +93,13 @@ class ClientTls:
         ca, cert, key = (os.environ.get(name, "") for name in VARIABLES)
         return cls.chosen(ca, cert, key, VARIABLES)
 
+    def context(self) -> ssl.SSLContext:
+        """For clients that use Python's ssl."""
+        context = ssl.create_default_context(cafile=self.ca)
+        if self.cert:
+            _load_chain(context, "the client's certificate", self.cert, self.key)
+        return context
+
     def credentials(self) -> grpc.ChannelCredentials:
         """For gRPC channels."""
         return grpc.ssl_channel_credentials(

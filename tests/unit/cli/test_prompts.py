@@ -40,6 +40,13 @@ def test_a_line_without_a_prompt_is_named(tmp_path, value):
         read_prompts(file)
 
 
+def test_only_newlines_end_a_line(tmp_path):
+    texts = ["one\u2028two", "three\u0085four"]
+    file = tmp_path / "p.jsonl"
+    file.write_bytes("\r\n".join(json.dumps({"prompt": text}, ensure_ascii=False) for text in texts).encode())
+    assert [prompt.text for prompt in read_prompts(file)] == texts
+
+
 def test_missing_empty_and_binary_files(tmp_path):
     with pytest.raises(NotFound, match="cannot be read"):
         read_prompts(tmp_path / "none.jsonl")

@@ -1,12 +1,15 @@
-"""Headers that say where an answer is made and how long it may take, as the metadata of gRPC calls does."""
+"""Headers that say where an answer is made, of what kind it is and how long it may take, as gRPC's metadata does."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from dartspec.gateway.request import Request
 from tests.fakes import FakeVerifier
 from tests.unit.gateway.conftest import StackMaker, until
-from tests.unit.gateway.http_client import http_stack, send
+from tests.unit.gateway.http_client import MESSAGES, http_stack, send
 
 BODY = {"model": "toy", "prompt": "x", "max_tokens": 4}
 
@@ -25,6 +28,33 @@ async def test_a_named_replica_answers(stack: StackMaker) -> None:
         status, body, _ = await send(url, BODY, headers={"x-dartspec-routing": "fastest"})
         assert (status, body["error"]["param"]) == (400, "x-dartspec-routing")
         assert "round_robin" in body["error"]["message"]
+
+
+async def test_a_task_has_the_same_name_over_both_apis(stack: StackMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with http_stack(stack, [FakeVerifier()]) as (s, client):
+        seen: list[Request] = []
+        generate = s.gateway.generation.generate
+
+        def recording(request: Request, *others: Any) -> Any:
+            seen.append(request)
+            return generate(request, *others)
+
+        monkeypatch.setattr(s.gateway.generation, "generate", recording)
+        await s.generate(metadata=[("dartspec-task", "mt-bench.1")])
+        await client.completions.create(**BODY, extra_headers={"X-Dartspec-Task": "mt-bench.1"})
+        await client.chat.completions.create(model="toy", messages=MESSAGES, extra_headers={"x-dartspec-task": "code"})
+        await client.completions.create(**BODY)
+        assert [request.route.task for request in seen] == ["mt-bench.1", "mt-bench.1", "code", ""]
+
+
+@pytest.mark.parametrize("task", ["with space", "x" * 33, "a/b"])
+async def test_a_wrong_task_is_refused_by_the_name_of_its_header(stack: StackMaker, task: str) -> None:
+    async with http_stack(stack, [FakeVerifier()]) as (s, _):
+        url = f"{s.gateway.http}/v1/completions"
+        status, body, _ = await send(url, BODY, headers={"x-dartspec-task": task})
+        assert (status, body["error"]["param"]) == (400, "x-dartspec-task")
+        assert body["error"]["message"].startswith("x-dartspec-task: must be")
+        assert repr(task) in body["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
