@@ -74,7 +74,7 @@ test: setup lint ## Everything that CI checks.
 	@echo "test: Rust"
 	@$(CARGO) test --locked --quiet
 	@echo "test: Python"
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: fast-test
 fast-test: setup ## Unit tests that need no model.

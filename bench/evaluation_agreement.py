@@ -127,7 +127,7 @@ def main(
         corpus=choice.corpus,
         tasks={task: [prompt.text for prompt in prompts] for task, prompts in tasks.items()},
         share_noise=(share_noise,),
-        grid=Grid(theta=(theta,), ngram_weight=(0.7,)),
+        grid=Grid(theta=(theta,), ngram_weight=(0.5,)),
         settings=replace(
             EvaluateSettings(), temperature=temperatures, seed=tuple(range(seeds)), max_new=tokens, dtype=dtype
         ),

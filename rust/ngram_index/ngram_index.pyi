@@ -97,7 +97,7 @@ class Index:
         beam_width: int = 20,
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
-        ngram_weight: float = 0.7,
+        ngram_weight: float = 0.5,
     ) -> Tree:
         """One tree; mode: survival or reference; score_rule: auto (the mode's own), reference, stupid_backoff,
         witten_bell or divided.
@@ -117,7 +117,7 @@ class Index:
         beam_width: int = 20,
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
-        ngram_weight: float = 0.7,
+        ngram_weight: float = 0.5,
     ) -> list[Tree]:
         """A tree for each (context, widths, token_ids, logprobs), the same for any number of threads."""
 

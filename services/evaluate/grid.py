@@ -52,7 +52,7 @@ class Grid:
         ("auto",), "What n-gram counts say about a token; auto is the rule that goes with --search.", choices=RULES
     )
     ngram_weight: tuple[float, ...] = setting(
-        (0.7, 0.0), "Weight of the counts in --search survival; 0: a tree without them.", check=each_between(0, 2)
+        (0.5, 0.0), "Weight of the counts in --search survival; 0: a tree without them.", check=each_between(0, 2)
     )
 
     @property

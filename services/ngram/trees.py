@@ -57,7 +57,7 @@ class TreeReader:
         node_budget: int,
         score_rule: str = "auto",
         beam_width: int = 20,
-        ngram_weight: float = 0.7,
+        ngram_weight: float = 0.5,
         stop_token_ids: Sequence[int] = (),
     ) -> list[tuple[Int32, Int32]]:
         """Token ids and parents of a tree for each (context, proposals); parameters as in dartspec.v1.SearchParams."""

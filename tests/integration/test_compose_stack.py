@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def compose(*arguments: str) -> str:
     return run(*command, "--project-name", PROJECT, *arguments)
 
 
+def wait_until_healthy(service: str) -> None:
+    """`up` ends when the last container has started, which the gateway is."""
+    container = compose("ps", "--quiet", service).strip()
+    end = time.monotonic() + STARTED_SECONDS
+    while (state := run("docker", "inspect", "-f", "{{.State.Health.Status}}", container).strip()) != "healthy":
+        assert time.monotonic() < end, f"{service} is {state}"
+        time.sleep(1)
+
+
 def labels(image: str) -> dict[str, str]:
     done = subprocess.run(["docker", "image", "inspect", image], capture_output=True, text=True, check=False)
     return json.loads(done.stdout)[0]["Config"]["Labels"] if done.returncode == 0 else {}
@@ -68,6 +78,7 @@ def stack(images: None) -> Iterator[str]:
     """Address of the gateway of a stack that is up."""
     try:
         compose("up", "--detach", "--no-build")
+        wait_until_healthy("gateway")
         yield f"127.0.0.1:{PORTS['GRPC_PORT']}"
     finally:
         compose("down", "--volumes", "--timeout", "5")

@@ -213,6 +213,15 @@ def test_commands_are_ours(objects: list[Object]) -> None:
                     parse([expanded(word, known) for word in words])
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_verifier_has_no_more_threads_than_its_limit(overlay: str) -> None:
+    templates = dict(pods(rendered(f"overlays/{overlay}")))
+    (verifier,) = [one for one in containers(templates["Deployment/verifier"]) if one["name"] == "verifier"]
+    (threads,) = [one for one in verifier["env"] if one["name"] == "DARTSPEC_VERIFIER_THREADS"]
+    assert threads["valueFrom"] == {"resourceFieldRef": {"resource": "limits.cpu"}}
+    assert parse(["verifier", "serve"], {threads["name"]: 3})[1]["threads"] == 3
+
+
 def test_the_restricted_overlay_uses_nothing_of_the_node() -> None:
     objects = rendered("overlays/restricted")
     (namespace,) = of_kind(objects, "Namespace")

@@ -160,7 +160,7 @@ def reference(
 class Estimate:
     """How survival is estimated."""
 
-    ngram_weight: float = 0.7
+    ngram_weight: float = 0.5
     score_rule: str = "divided"
     backoff_factor: float = 0.4
 

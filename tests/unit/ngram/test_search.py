@@ -143,7 +143,7 @@ def test_feature_bins_hold_depth_matched_length_and_draft_probability(pair: Any)
 def test_counts_favour_what_was_seen(tmp_path: Path) -> None:
     index = build(tmp_path / "index.ngx", [[1, 2, 3]] * 9 + [[4], [5], [6]], 3, 10)
     offsets = [([2, 4], [math.log(0.2), math.log(0.2)]), ([3, 5], [math.log(0.2), math.log(0.2)])]
-    found, (_, _, values, _) = paths(tree := search(index, [0, 1], offsets)), unpack(tree)
+    found, (_, _, values, _) = paths(tree := search(index, [0, 1], offsets, ngram_weight=0.7)), unpack(tree)
     survival = dict(zip(found, values, strict=True))
     assert survival[(2,)] > 0.35 > 0.05 > survival[(4,)]
     assert survival[(2,)] + survival[(4,)] == pytest.approx(0.4)

@@ -63,7 +63,7 @@ impl Default for Params {
             beam_width: 20,
             skip_ngram_at_first_level: false,
             stop_ids: Vec::new(),
-            ngram_weight: 0.7,
+            ngram_weight: 0.5,
         }
     }
 }
