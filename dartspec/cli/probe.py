@@ -8,6 +8,7 @@ import click
 import grpc
 
 from dartspec.cli.exit_codes import FAILED
+from dartspec.cli.finite import Finite
 from dartspec.services.common.channel import error_from_rpc, open_channel
 from dartspec.services.common.errors import Unavailable
 from dartspec.services.common.tls import ClientTls
@@ -16,9 +17,7 @@ from dartspec.services.common.tls import ClientTls
 @click.command()
 @click.argument("address")
 @click.option("--service", default="", help="Name of one gRPC service there.  [default: the server as a whole]")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True, help="Wait so long."
-)
+@click.option("--seconds", type=Finite(min=0, min_open=True), default=5.0, show_default=True, help="Wait so long.")
 def health(address: str, service: str, seconds: float) -> int:
     """Ask the service at ADDRESS (host:port or unix:/path) whether it serves.
 

@@ -12,6 +12,7 @@ import click
 import grpc
 
 from dartspec.cli.client import mapped_error
+from dartspec.cli.finite import Finite
 from dartspec.cli.replicas import CALL_SECONDS, gateway_option
 from dartspec.cli.top_frame import Metrics, View, frame
 from dartspec.services.common.channel import open_channel
@@ -28,7 +29,7 @@ _LABEL = re.compile(r'\w+="([^"]*)"')
 @click.command()
 @gateway_option
 @click.option("--metrics", default="", metavar="URL", help="Its metrics, such as http://127.0.0.1:8000/metrics.")
-@click.option("--interval", default=1.0, show_default=True, type=click.FloatRange(0.1), help="Seconds between frames.")
+@click.option("--interval", default=1.0, show_default=True, type=Finite(0.1), help="Seconds between frames.")
 @click.option("--once", is_flag=True, help="Print one frame and end.")
 def top(gateway: str, metrics: str, interval: float, once: bool) -> None:
     """Watch the replicas, modes, acceptance and ledger of a gateway, until Ctrl-C."""

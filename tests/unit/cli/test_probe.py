@@ -19,3 +19,10 @@ async def test_it_says_what_the_service_says() -> None:
     gone = await dartspec("health", address)
     assert gone.code == 1
     assert address in gone.err
+
+
+async def test_a_time_that_is_none_is_named() -> None:
+    for seconds in ("nan", "inf", "0"):
+        refused = await dartspec("health", "127.0.0.1:1", "--seconds", seconds)
+        assert refused.code == 2
+        assert seconds in refused.err
