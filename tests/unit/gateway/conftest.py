@@ -13,6 +13,7 @@ import pytest
 
 from dartspec.gateway.config import Settings
 from dartspec.gateway.pace import Pace
+from dartspec.gateway.request import Request
 from dartspec.gateway.serve import Gateway, running
 from dartspec.services.common.channel import open_channel
 from dartspec.services.common.convert import top_logprobs_from_proto
@@ -96,6 +97,19 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def recorded(s: Stack, monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The requests that the gateway answers from now on."""
+    seen: list[Request] = []
+    generate = s.gateway.generation.generate
+
+    def recording(request: Request, *others: Any) -> Any:
+        seen.append(request)
+        return generate(request, *others)
+
+    monkeypatch.setattr(s.gateway.generation, "generate", recording)
+    return seen
 
 
 StackMaker = Callable[..., Any]

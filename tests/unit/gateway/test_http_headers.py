@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from dartspec.gateway.request import Request
 from tests.fakes import FakeVerifier
-from tests.unit.gateway.conftest import StackMaker, until
+from tests.unit.gateway.conftest import StackMaker, recorded, until
 from tests.unit.gateway.http_client import MESSAGES, http_stack, send
 
 BODY = {"model": "toy", "prompt": "x", "max_tokens": 4}
@@ -32,14 +29,7 @@ async def test_a_named_replica_answers(stack: StackMaker) -> None:
 
 async def test_a_task_has_the_same_name_over_both_apis(stack: StackMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     async with http_stack(stack, [FakeVerifier()]) as (s, client):
-        seen: list[Request] = []
-        generate = s.gateway.generation.generate
-
-        def recording(request: Request, *others: Any) -> Any:
-            seen.append(request)
-            return generate(request, *others)
-
-        monkeypatch.setattr(s.gateway.generation, "generate", recording)
+        seen = recorded(s, monkeypatch)
         await s.generate(metadata=[("dartspec-task", "mt-bench.1")])
         await client.completions.create(**BODY, extra_headers={"X-Dartspec-Task": "mt-bench.1"})
         await client.chat.completions.create(model="toy", messages=MESSAGES, extra_headers={"x-dartspec-task": "code"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
@@ -13,9 +12,8 @@ from dartspec.cli.load_run import run_load
 from dartspec.cli.load_sample import Sample
 from dartspec.cli.load_target import open_target
 from dartspec.cli.prompts import Prompt
-from dartspec.gateway.request import Request
 from tests.fakes import FakeNgram, FakeVerifier
-from tests.unit.gateway.conftest import Stack, StackMaker
+from tests.unit.gateway.conftest import StackMaker, recorded
 from tests.unit.gateway.http_client import HTTP
 
 # Each task in each mode.
@@ -26,18 +24,6 @@ async def load(target: str) -> list[Sample]:
     """The jobs one after the other."""
     async with open_target(target, "", 0.0) as opened:
         return (await run_load(opened, JOBS, 1, (), lambda sample: None)).samples
-
-
-def recorded(s: Stack, monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    seen: list[Request] = []
-    generate = s.gateway.generation.generate
-
-    def recording(request: Request, *others: Any) -> Any:
-        seen.append(request)
-        return generate(request, *others)
-
-    monkeypatch.setattr(s.gateway.generation, "generate", recording)
-    return seen
 
 
 async def test_both_apis_are_asked_the_same_and_answer_the_same(

@@ -12,7 +12,7 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dartspec.services.common.errors import FailedPrecondition
-from dartspec.services.common.machine import native_dtype, read_machine
+from dartspec.services.verifier import linear
 from dartspec.services.verifier.config import VerifierSettings
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK
@@ -57,6 +57,16 @@ def test_caches_are_what_a_region_of_that_size_holds(decoder: Decoder, demand: D
     assert parts.target_cache == region.data.nbytes
     assert parts.head_cache == draft.head.nbytes + draft.ends.nbytes + draft.waiting.nbytes
     assert Demand(decoder.target, None, LIMITS).at(7 * SLOT_BLOCK).head_cache == 0
+
+
+def test_kernels_are_counted_where_weights_are_packed_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = tiny_decoder()
+    if decoder.target.lm_head.plain is None:
+        assert Demand(decoder.target, None, LIMITS).at(0).kernels > 0
+    monkeypatch.setattr(linear, "_pack", lambda weight: None)
+    plain = tiny_decoder()
+    assert plain.target.lm_head.plain is not None
+    assert Demand(plain.target, None, LIMITS).at(0).kernels == 0
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -159,8 +169,6 @@ def test_a_verifier_with_all_slots_full_takes_what_was_counted(tmp_path: Path) -
 @pytest.mark.smollm2
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_so_does_smollm2(dtype: str) -> None:
-    if dtype == "bfloat16" and native_dtype(read_machine(), "cpu")[0] != dtype:
-        pytest.skip("takes minutes without bfloat16 in the processor")
     found = in_use(
         *("model=smollm2-135m", f"head={ROOT / 'models' / 'smollm2-135m'}", f"dtype={dtype}"),
         *("memory=3500M", "max_sessions=16", "context_length=1024"),
