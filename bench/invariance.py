@@ -3,7 +3,8 @@
 An engine in this process answers the same prompts, with seeds and in turn at temperatures 0 and 0.8, alone or among 32
 sessions, plainly or with the head's own chains of several lengths. Answers are compared with those of plain decoding
 among 32; the same is done without the mode `invariant`, and a plain step is timed both ways. The last line is a JSON
-object: for each mode `row_block`, `step_ms` of one row and of 16, and `same`, the share of equal answers of each way.
+object: for each mode `rows`, the block and the tile, `step_ms` of one row and of 16, and `same`, the share of equal
+answers of each way.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,7 @@ def compare(
     ways += [("plain alone", alone, 1, 0), (f"chains of {chains[0]} alone", alone, 1, chains[0])]
     found: dict[str, list[list[int]]] = {}
     report: dict[str, Any] = {
-        "row_block": replica.decoder.target.row_block,
+        "rows": None if replica.decoder.target.rows is None else asdict(replica.decoder.target.rows),
         "step_ms": {sessions: round(step_ms(client, prompts[0], sessions), 2) for sessions in (1, 16)},
     }
     with tqdm(total=sum(count for _, count, _, _ in ways), unit="answer", disable=None) as bar:

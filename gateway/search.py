@@ -7,20 +7,16 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import grpc
-
 from dartspec.gateway.config import Settings
 from dartspec.gateway.model import Model
+from dartspec.gateway.ngram_client import NgramClient, SearchError
 from dartspec.gateway.registry import Record, Registry, ServiceKind
-from dartspec.services.common.channel import open_channel
 from dartspec.services.common.tls import ClientTls
-from dartspec.v1 import common_pb2, ngram_pb2, ngram_pb2_grpc
+from dartspec.v1 import common_pb2, ngram_pb2
 
 log = logging.getLogger(__name__)
 
 CONTEXT_TOKENS = 4  # order - 1 of the longest index, order 5
-FIRST_REST_SECONDS = 0.25
-LAST_REST_SECONDS = 5.0
 
 SEARCH_MODES = {"survival": ngram_pb2.SEARCH_MODE_SURVIVAL, "reference": ngram_pb2.SEARCH_MODE_REFERENCE}
 SCORE_RULES = {
@@ -51,32 +47,6 @@ class _Batch:
     done: asyncio.Future[None] | None = None
 
 
-class _Client:
-    """One n-gram service. After a failure it rests, ever longer, until a call succeeds again."""
-
-    def __init__(self, address: str, tls: ClientTls | None) -> None:
-        self.address = address
-        self.channel = open_channel(address, tls)
-        self.stub = ngram_pb2_grpc.NgramServiceStub(self.channel)
-        self._rest = FIRST_REST_SECONDS
-        self._rests_until: dict[str, float] = {}  # by tokenizer: an index may be missing for one and not another
-
-    def rests(self, fingerprint: str, now: float) -> bool:
-        return now < self._rests_until.get(fingerprint, 0.0)
-
-    def failed(self, fingerprint: str, now: float, reason: str) -> None:
-        # Once for an outage; every further try would only repeat it.
-        level = logging.DEBUG if fingerprint in self._rests_until else logging.WARNING
-        log.log(level, "ngram %s: %s; the verifier's chains stand in", self.address, reason)
-        self._rests_until[fingerprint] = now + self._rest
-        self._rest = min(2 * self._rest, LAST_REST_SECONDS)
-
-    def succeeded(self, fingerprint: str) -> None:
-        if self._rests_until.pop(fingerprint, None) is not None:
-            log.info("ngram %s answers again", self.address)
-            self._rest = FIRST_REST_SECONDS
-
-
 class TreeSearch:
     """Asks this node's n-gram service, else another. Without an answer in time, there is no tree and no error."""
 
@@ -84,7 +54,7 @@ class TreeSearch:
         self._registry = registry
         self._tls = tls
         self._settings = settings
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, NgramClient] = {}
         self._batches: dict[tuple[tuple[str, ...], int], _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._latest: asyncio.Future[None] | None = None
@@ -124,7 +94,7 @@ class TreeSearch:
         for task in self._tasks:
             task.cancel()
         for client in self._clients.values():
-            await client.channel.close()
+            await client.close()
 
     def _send(self, key: tuple[tuple[str, ...], int]) -> None:
         task = asyncio.create_task(self._answer(self._batches.pop(key)))
@@ -158,13 +128,12 @@ class TreeSearch:
             if left <= 0:  # the services before took it all; this one has not failed
                 return None
             try:
-                response = await client.stub.Search(request, timeout=left)
-            except grpc.aio.AioRpcError as error:
-                reason = f"{error.code().name}: {error.details()}"
-                if error.code() is grpc.StatusCode.INVALID_ARGUMENT:  # of this batch; says nothing about the service
-                    log.warning("ngram %s refuses a search: %s", client.address, reason)
+                response = await client.search(request, left)
+            except SearchError as error:
+                if error.refused:
+                    log.warning("ngram %s refuses a search: %s", client.address, error)
                     return None
-                client.failed(fingerprint, loop.time(), reason)
+                client.failed(fingerprint, loop.time(), str(error))
                 continue
             if len(response.trees) == len(batch.queries):
                 client.succeeded(fingerprint)
@@ -184,15 +153,15 @@ class TreeSearch:
             stop_token_ids=model.eos_token_ids,
         )
 
-    def _available(self, fingerprint: str, now: float) -> list[_Client]:
+    def _available(self, fingerprint: str, now: float) -> list[NgramClient]:
         records = {record.address: record for record in self._registry.records(ServiceKind.NGRAM)}
         for address in set(self._clients) - set(records):
             client = self._clients.pop(address)
-            task = asyncio.create_task(client.channel.close(grace=1.0))
+            task = asyncio.create_task(client.close())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         for address in set(records) - set(self._clients):
-            self._clients[address] = _Client(address, self._tls)
+            self._clients[address] = NgramClient(address, self._tls)
         fitting = [
             record
             for record in records.values()

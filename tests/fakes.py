@@ -61,6 +61,7 @@ class FakeNgram(ngram_pb2_grpc.NgramServiceServicer):
         self.batches: list[int] = []  # queries in each call
         self.requests: list[ngram_pb2.SearchRequest] = []
         self.trees: list[common_pb2.Tree] = []
+        self.streams = 0
         self.fail: grpc.StatusCode | None = None
         self.hang = False
 
@@ -74,6 +75,13 @@ class FakeNgram(ngram_pb2_grpc.NgramServiceServicer):
         trees = [tree_to_proto(_tree(proposals_from_proto(query.proposals))) for query in request.queries]
         self.trees += trees
         return ngram_pb2.SearchResponse(trees=trees, search_us=250.0)
+
+    async def SearchStream(  # noqa: N802
+        self, requests: AsyncIterator[ngram_pb2.SearchRequest], context: Any
+    ) -> AsyncIterator[ngram_pb2.SearchResponse]:
+        self.streams += 1
+        async for request in requests:
+            yield await self.Search(request, context)
 
 
 def _tree(proposals: Proposals) -> Tree:

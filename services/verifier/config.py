@@ -103,8 +103,8 @@ class VerifierSettings:
     threads: int = setting(0, "Processor threads of the model; 0: as torch decides.", check=between(0, 1024))
     invariant: str = setting(
         "auto",
-        "Compute rows so that they do not depend on what shares their pass (docs/exactness.md); auto: where a plain "
-        "step costs under 3% more.",
+        "Compute rows so that they do not depend on what shares their pass (docs/exactness.md); auto: where "
+        "passes of few and of many rows cost under 3% more.",
         choices=("auto", "on", "off"),
     )
     idle_seconds: float = setting(300.0, "A session without work for this long is evicted.", check=between(0.1, 1e6))

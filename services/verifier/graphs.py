@@ -52,7 +52,7 @@ def shapes(group: int, max_sessions: int, max_nodes: int) -> list[Shape]:
 
 
 class Graphs:
-    """Captured passes of one target, as it is: `row_block` and `feature_layers` must not change afterwards."""
+    """Captured passes of one target, as it is: `rows` and `feature_layers` must not change afterwards."""
 
     def __init__(self, target: Target, kernels: Kernels, wanted: Iterable[Shape], capture: Capture) -> None:
         self._captured: dict[Shape, tuple[Inputs, Callable[[], None], Pass]] = {}

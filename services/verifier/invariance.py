@@ -1,8 +1,9 @@
 """Whether rows can be made independent of their company on this machine, and at what price.
 
-Looked for at start, on the model's own weights: the smallest block of rows (see `linear.py`) for which every product of
-up to 64 rows gives bitwise the same rows, and for which whole passes do too: a row alone, among others, at the root of
-a tree and in the middle of a chain.
+Looked for at start, on the model's own weights: the smallest block of rows and the largest tile (see `linear.py`) for
+which every product gives bitwise the same rows, and for which whole passes do too: a row alone, among others, at the
+root of a tree and in the middle of a chain. Kernels for few rows and for many are often different ones, and the place
+where they change (after 32 rows with bfloat16 on AMX, torch 2.15) is between two tiles.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import torch
 
 from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.kv_cache import KVCache
-from dartspec.services.verifier.linear import TILE_ROWS, Matrix
+from dartspec.services.verifier.linear import ONE_SHAPE, Matrix, Rows
 from dartspec.services.verifier.target import Target
 
-ROW_BLOCKS = (1, 4, 8, 16, 32)
-# A plain step may cost this much more before the mode is off by default.
+# Best first: padding costs every pass, small tiles those of many rows.
+CANDIDATES = (
+    *(Rows(block, tile) for block in (1, 4, 8) for tile in (64, 32)),
+    *(Rows(block, 64) for block in (16, 32)),
+)
+# A pass may cost this much more before the mode is off by default. Rows of those that are compared: a plain step of one
+# session, and what a busy verifier or a long prompt makes of it.
 ACCEPTED_COST = 1.03
+COMPARED_ROWS = (1, 128)
 REPEATS = 7
 # Committed tokens of the two sessions whose rows are compared in whole passes; they need so many positions each.
 PREFIXES = (5, 97)
@@ -28,19 +35,19 @@ POSITIONS = 128
 CHAIN_ROWS = 4
 
 
-def smallest_row_block(target: Target) -> int:
-    """The smallest block of rows that holds for every shape of weight and in whole passes; `TILE_ROWS` if none does."""
+def invariant_rows(target: Target) -> Rows:
+    """The best of `CANDIDATES` that holds for every shape of weight and in whole passes; `ONE_SHAPE` if none does."""
     layer = target.layers[0]
     weights = [layer.qkv, layer.out, layer.gate_up, layer.down, target.lm_head]
-    before = target.row_block
+    before = target.rows
     try:
-        for block in ROW_BLOCKS:
-            target.row_block = block
-            if all(_holds(weight, block) for weight in weights) and passes_agree(target):
-                return block
-        return TILE_ROWS
+        for rows in CANDIDATES:
+            target.rows = rows
+            if all(_holds(weight, rows) for weight in weights) and passes_agree(target):
+                return rows
+        return ONE_SHAPE
     finally:
-        target.row_block = before
+        target.rows = before
 
 
 @torch.inference_mode()
@@ -95,30 +102,41 @@ def _outputs(target: Target, segments: Sequence[Segment]) -> torch.Tensor:
     return torch.cat((out.features, target.logits(out.hidden)), -1)
 
 
-def settle(target: Target, choice: str, step_ms: Callable[[], float]) -> None:
-    """Set ``target.row_block`` for "on", "off" or "auto", which is on where a plain step costs under 3% more.
+def settle(target: Target, choice: str, pass_ms: Callable[[int], float]) -> None:
+    """Set ``target.rows`` for "on", "off" or "auto", which is on where passes of few and of many rows cost under 3% more.
 
-    ``step_ms`` makes one plain pass and says how long it took; the two ways take turns, and the least counts.
+    ``pass_ms(n)`` makes one pass of n rows and says how long it took; the two ways take turns, and the least counts.
     """
-    target.row_block = 0
+    target.rows = None
     if choice == "off":
         return
-    block = smallest_row_block(target)
-    if choice == "auto":
-        best = {0: float("inf"), block: float("inf")}
+    found = invariant_rows(target)
+    if choice == "on" or _costs_little(target, found, pass_ms):
+        target.rows = found
+    else:
+        target.rows = None
+
+
+def _costs_little(target: Target, rows: Rows, pass_ms: Callable[[int], float]) -> bool:
+    for size in COMPARED_ROWS:
+        best = {None: float("inf"), rows: float("inf")}
         for _ in range(REPEATS):
             for each in best:
-                target.row_block = each
-                best[each] = min(best[each], step_ms())
-        if best[block] > ACCEPTED_COST * best[0]:
-            block = 0
-    target.row_block = block
+                target.rows = each
+                best[each] = min(best[each], pass_ms(size))
+        if best[rows] > ACCEPTED_COST * best[None]:
+            return False
+    return True
 
 
 @torch.inference_mode()
-def _holds(weight: Matrix, block: int) -> bool:
-    """Whether products of ``block``, 2 ``block``, ... rows give the rows that a product of `TILE_ROWS` gives."""
+def _holds(weight: Matrix, rows: Rows) -> bool:
+    """Whether every product that ``rows`` allows gives the same rows, wherever in it they stand."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(TILE_ROWS, weight.in_features, generator=generator).to(weight.device, weight.dtype)
+    x = torch.randn(rows.tile, weight.in_features, generator=generator).to(weight.device, weight.dtype)
     full = weight(x)
-    return all(torch.equal(weight(x[:rows]), full[:rows]) for rows in range(block, TILE_ROWS, block))
+    moved = torch.equal(weight(x.roll(1, 0)), full.roll(1, 0))
+    return moved and all(
+        torch.equal(weight(x[:size]), full[:size]) and torch.equal(weight(x[-size:]), full[-size:])
+        for size in range(rows.block, rows.tile, rows.block)
+    )

@@ -6,13 +6,14 @@ and output matrix for 8 rows 42 ms plain, 26 ms packed in bfloat16; 86 and 31 in
 
 Rows: kernels choose their blocking by the number of rows, so the last bits of a row's result change with its company,
 and a near-tie between two tokens may flip between plain decoding and a tree pass. In `invariant` mode every product
-has a number of rows for which the kernels do the same: whole multiples of a block, in tiles of at most `TILE_ROWS`.
-With blocks of `TILE_ROWS` all products have one shape, which holds anywhere; `invariance.py` looks for a smaller block.
+has a number of rows for which the kernels do the same: whole multiples of a block, in tiles of at most so many rows.
+Where block and tile are the same all products have one shape, which holds anywhere; `invariance.py` looks for better.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -23,9 +24,19 @@ KERNELS_KEPT = 512
 KERNEL_BYTES = (7 << 20) // 10
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS_KEPT))
 
-TILE_ROWS = 64
 # Rows that the packed layout is made for; any other number works too.
 _TYPICAL_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Numbers of rows that products have where rows shall not depend on their company: block, 2 block, ... tile."""
+
+    block: int
+    tile: int
+
+
+ONE_SHAPE = Rows(64, 64)
 
 
 class Matrix:
@@ -50,16 +61,16 @@ class Matrix:
         return torch.ops.mkldnn._linear_pointwise(x, self._packed, bias, "none", [], "")
 
 
-def linear(x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None, row_block: int) -> torch.Tensor:
-    """x [rows, in] times weight [out, in] transposed, plus bias [out]. ``row_block`` 0: as the kernels like it."""
-    if not row_block:
+def linear(x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None, shape: Rows | None) -> torch.Tensor:
+    """x [rows, in] times weight [out, in] transposed, plus bias [out]. ``shape`` None: as the kernels like it."""
+    if shape is None:
         return weight(x, bias)
     rows = x.shape[0]
-    spare = -rows % row_block
+    spare = -rows % shape.block
     padded = F.pad(x, (0, 0, 0, spare)) if spare else x
-    if len(padded) <= TILE_ROWS:
+    if len(padded) <= shape.tile:
         return weight(padded, bias)[:rows]
-    return torch.cat([weight(tile, bias) for tile in padded.split(TILE_ROWS)])[:rows]
+    return torch.cat([weight(tile, bias) for tile in padded.split(shape.tile)])[:rows]
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor | None:

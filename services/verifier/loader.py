@@ -14,7 +14,7 @@ import torch
 from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.draft.config import default_feature_layers
 from dartspec.services.draft.target_info import TargetInfo
-from dartspec.services.verifier.linear import TILE_ROWS, Matrix
+from dartspec.services.verifier.linear import ONE_SHAPE, Matrix
 from dartspec.services.verifier.target import Layer, Target
 from dartspec.services.verifier.target_config import TargetConfig, target_config
 
@@ -79,7 +79,7 @@ def target_from_model(model: Any, name: str, context_length: int = 0, invariant:
         Matrix(model.lm_head.weight.detach()),
         rope,
         default_feature_layers(config.layers) if config.layers >= MIN_LAYERS else (),
-        TILE_ROWS if invariant else 0,
+        ONE_SHAPE if invariant else None,
     )
     gc.collect()
     return LoadedTarget(target, info, _default_sampling(getattr(model, "generation_config", None)))

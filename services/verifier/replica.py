@@ -83,7 +83,8 @@ def load_replica(settings: VerifierSettings) -> Replica:
     log.info("warming up")
     warm_up(decoder, admission)
     settle_invariance(settings.invariant, decoder, admission)
-    log.info("invariant rows: %s", f"in blocks of {target.row_block}" if target.invariant else "no")
+    rows = target.rows
+    log.info("invariant rows: %s", f"blocks of {rows.block} in tiles of {rows.tile}" if rows is not None else "no")
     target.prepare(settings.max_sessions, limit)
     budget: Budget = FixedBudget(limit)
     if settings.budget == ADAPTIVE and head is not None:

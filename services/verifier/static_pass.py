@@ -36,10 +36,10 @@ class Kernels(Protocol):
 @torch.inference_mode()
 def static_pass(target: Target, inputs: Inputs, kernels: Kernels) -> Pass:
     """Hidden states and features of all rows, padding included."""
-    row_block = target.row_block
+    rows = target.rows
 
     def product(x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
-        return linear(x, weight, bias, row_block)
+        return linear(x, weight, bias, rows)
 
     x = F.embedding(inputs.tokens, target.embedding)  # [rows, H]
     delta: torch.Tensor | None = None

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from dartspec.services.verifier.attention import Plan, Segment, attend, plan
 from dartspec.services.verifier.kv_cache import KVCache, KVPool
-from dartspec.services.verifier.linear import Matrix, linear
+from dartspec.services.verifier.linear import Matrix, Rows, linear
 from dartspec.services.verifier.packing import to_device
 from dartspec.services.verifier.target_config import TargetConfig
 
@@ -62,7 +62,7 @@ class Target:
         lm_head: Matrix,
         rope: tuple[torch.Tensor, torch.Tensor],
         feature_layers: tuple[int, ...] = (),
-        row_block: int = 0,
+        rows: Rows | None = None,
     ) -> None:
         self.config = config
         self.embedding = embedding  # [V, H]
@@ -71,7 +71,7 @@ class Target:
         self.lm_head = lm_head  # [V, H]
         self._cos, self._sin = rope  # [positions, head_dim]
         self.feature_layers = feature_layers  # decoder layers, counted from 0
-        self.row_block = row_block  # see `linear.py`; 0: rows may depend on their company
+        self.rows = rows  # of products, see `linear.py`; None: rows may depend on their company
         self.pool = KVPool(config.layers, config.kv_heads, config.head_dim, like=norm)
         # Plans are made on the host and sent in one copy; this has the type and the device of what is in them.
         self._plan_like = torch.empty(0, dtype=norm.dtype)
@@ -80,7 +80,7 @@ class Target:
     @property
     def invariant(self) -> bool:
         """Rows do not depend on what shares their pass."""
-        return self.row_block > 0
+        return self.rows is not None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -165,7 +165,7 @@ class Target:
         return weight * y.to(x.dtype)
 
     def _linear(self, x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None) -> torch.Tensor:
-        return linear(x, weight, bias, self.row_block)
+        return linear(x, weight, bias, self.rows)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -92,13 +92,13 @@ def settle_invariance(choice: str, decoder: Decoder, admission: Admission) -> No
     """Turn the target's `invariant` mode on or off; see `invariance.settle`."""
     session = _open(decoder, admission)
 
-    def step_ms() -> float:
+    def pass_ms(rows: int) -> float:
         begin = time.perf_counter()
-        _run_rows(decoder.target, session.cache, 1)
+        _run_rows(decoder.target, session.cache, rows)
         return 1e3 * (time.perf_counter() - begin)
 
     try:
-        settle(decoder.target, choice, step_ms)
+        settle(decoder.target, choice, pass_ms)
     finally:
         admission.release(session)
 

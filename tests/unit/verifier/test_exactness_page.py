@@ -52,7 +52,7 @@ def test_the_constants_of_the_page() -> None:
     text = " ".join(PAGE.split())
     assert f"`{sampling.SAMPLER}`" in text
     assert f"{noise.MAX_GUMBEL:.3f}" in text
-    assert f"tiles of exactly {linear.TILE_ROWS} rows" in text
+    assert f"tiles of exactly {linear.ONE_SHAPE.tile} rows" in text
     assert f"multiple of {attention.ROW_BLOCK}" in text
     assert f"multiple of {kv_cache.SLOT_BLOCK}" in text
     assert f"below {draw.MARGIN_LIMIT:g}" in text

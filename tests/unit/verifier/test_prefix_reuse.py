@@ -20,6 +20,7 @@ from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.decoder import Decoder, Work
 from dartspec.services.verifier.features import PREFIX_BLOCK, WAITING_ROWS
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK
+from dartspec.services.verifier.linear import ONE_SHAPE
 from dartspec.services.verifier.messages import Open
 from dartspec.services.verifier.prefix_store import PrefixStore
 from dartspec.services.verifier.session import Session
@@ -146,7 +147,7 @@ def test_a_shared_beginning_is_taken_over_in_whole_blocks(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_reused_rows_are_bitwise_those_computed_where_rows_do_not_depend_on_their_company(dtype: torch.dtype) -> None:
     decoder = tiny_decoder(dtype=dtype)
-    decoder.target.row_block = 64
+    decoder.target.rows = ONE_SHAPE
     where = admission()
     common = text(1, 5 * B + 3)
     source = read(decoder, start(where, decoder, [*common, 7]), chunk=100)
