@@ -16,6 +16,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMPS := $(VENV)/.dartspec
 CRATE := rust/ngram_index
 CARGO := cd $(CRATE) && PYO3_PYTHON=$(CURDIR)/$(BIN)/python cargo
+# Tests share the extension's build of what the crate depends on, but the crate itself checks what it computes.
+RUST_CHECKS := $(foreach check,debug-assertions overflow-checks,\
+    --config profile.release.package.dartspec-ngram-index.$(check)=true)
 
 # Processes that share the Python tests.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? 4 : n)))
@@ -72,7 +75,7 @@ demo: setup ## Three prompts on SmolLM2-135M, plain and DART.
 .PHONY: test
 test: setup lint ## Everything that CI checks.
 	@echo "test: Rust"
-	@$(CARGO) test --locked --quiet
+	@$(CARGO) test --release $(RUST_CHECKS) --locked --quiet
 	@echo "test: Python"
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
@@ -92,7 +95,7 @@ lint: setup ## Linters, formatters and types; warnings are errors.
 	@$(BIN)/buf breaking proto --against proto/baseline.binpb
 	@echo "lint: rustfmt and clippy"
 	@$(CARGO) fmt --check
-	@$(CARGO) clippy --locked --quiet --all-targets --all-features -- -D warnings
+	@$(CARGO) clippy --release --locked --quiet --all-targets --all-features -- -D warnings
 
 .PHONY: format
 format: setup ## Format Python and Rust, and mend what ruff can.

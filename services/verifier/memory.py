@@ -18,12 +18,15 @@ from dartspec.services.draft.head import DraftHead
 from dartspec.services.verifier.features import bytes_per_position
 from dartspec.services.verifier.kv_cache import SLAB_SLOTS, SLOT_BLOCK, rounded_capacity
 from dartspec.services.verifier.linear import KERNEL_BYTES, KERNELS_KEPT, Matrix
+from dartspec.services.verifier.packed_head import packed_matrices
 from dartspec.services.verifier.scheduler import MAX_DECODING, PREFILL_ROWS, SHARED_PREFILL_ROWS
 from dartspec.services.verifier.target import Target
 
 MIB = 1 << 20
 # Different shapes of matrices in a target.
 SHAPES = 5
+# Of what is allocated and freed while it runs, the share that the allocator may hold besides.
+ALLOCATOR_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Parts:
     activations: int
     attention: int
     kernels: int
+    allocator: int  # what it rounds up and keeps
 
     @property
     def total(self) -> int:
@@ -95,15 +99,18 @@ class Demand:
         masks = (2 + item) * ((limits.max_nodes + 4) * keys + max(PREFILL_ROWS, limits.measured_rows) * slot)
         # Kernels of graphics processors want the keys of every head by themselves.
         laid_out = 0 if self._on_cpu else 2 * item * c.heads * c.head_dim * min(SLAB_SLOTS * slot, positions)
+        activations, attention = rows * per_row, masks + laid_out
+        kernels = min(KERNELS_KEPT, SHAPES * rows) * KERNEL_BYTES if self._compiled else 0
         return Parts(
             target_weights=self._weights,
             head_weights=self._head_weights,
             target_cache=self._kv_bytes * positions,
             head_cache=int(self._head_bytes * positions),
             logits=logits,
-            activations=rows * per_row,
-            attention=masks + laid_out,
-            kernels=min(KERNELS_KEPT, SHAPES * rows) * KERNEL_BYTES if self._compiled else 0,
+            activations=activations,
+            attention=attention,
+            kernels=kernels,
+            allocator=int(ALLOCATOR_SHARE * (logits + activations + attention + kernels)),
         )
 
     def positions(self, budget: int) -> int:
@@ -146,4 +153,4 @@ def _weights(target: Target, head: DraftHead | None) -> tuple[int, int]:
 
     own = count([target.embedding, target.norm, target.lm_head, *target.rope])
     own += sum(count(getattr(layer, field.name) for field in fields(layer)) for layer in target.layers)
-    return own, 0 if head is None else count([*head.parameters(), *head.buffers()])
+    return own, 0 if head is None else count([*head.parameters(), *head.buffers(), *packed_matrices(head)])

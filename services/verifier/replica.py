@@ -25,6 +25,7 @@ from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
 from dartspec.services.verifier.lazy_memory import give_back
 from dartspec.services.verifier.loader import LoadedTarget, load_target
 from dartspec.services.verifier.memory import MIB, Demand, Limits, check_fit
+from dartspec.services.verifier.packed_head import pack
 from dartspec.services.verifier.sampling import SAMPLER
 from dartspec.services.verifier.tokenizer import TokenizerFiles, load_tokenizer
 from dartspec.services.verifier.warmup import PROFILE_ROWS, positions_needed, profile, settle_invariance, warm_up
@@ -65,6 +66,8 @@ def load_replica(settings: VerifierSettings) -> Replica:
     loaded = load_target(directory, settings.model, dtype, device, settings.context_length)
     tokenizer = load_tokenizer(directory)
     head = _head(settings, loaded)
+    if head is not None:
+        pack(head)
     target = loaded.target
     # Without a head nobody reads features, so no pass puts them together.
     target.feature_layers = () if head is None else head.config.feature_layers or loaded.info.feature_layers
