@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dartspec.services.common.errors import InvalidArgument, NotFound
+from dartspec.services.ngram.lines import ending, numbered_lines, read_start
 
 FORMATS = ("auto", "ids", "text", "jsonl", "parquet")
 # Files of a folder that are taken without being named, unless --format says what they are.
-_KNOWN = (".npz", ".jsonl", ".parquet", ".txt")
+_KNOWN = (".npz", ".jsonl", ".jsonl.gz", ".parquet", ".txt", ".txt.gz")
 _PEEK_BYTES = 1 << 16
 
 
@@ -83,7 +84,9 @@ def _walk(folder: Path, *, every: bool) -> list[tuple[Path, str]]:
     files = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and not any(part.startswith(".") for part in name.parts) and (every or path.suffix in _KNOWN):
+        if not path.is_file() or any(part.startswith(".") for part in name.parts):
+            continue
+        if every or path.name.endswith(_KNOWN):
             files.append((path, name.as_posix()))
     if not files:
         wanted = "any file" if every else f"a {', '.join(_KNOWN)} file; name other files, or their --format"
@@ -97,7 +100,7 @@ def _kind(path: Path, reading: Reading) -> str:
         return "parquet"
     if path.suffix == ".npz" and reading.format in ("auto", "ids"):
         return "ids-npz"
-    if path.suffix == ".jsonl" and reading.format in ("auto", "ids"):
+    if ending(path) == ".jsonl" and reading.format in ("auto", "ids"):
         return "ids-jsonl" if reading.format == "ids" or _holds_ids(path, reading) else "text-jsonl"
     if reading.format == "jsonl":
         return "text-jsonl"
@@ -107,15 +110,16 @@ def _kind(path: Path, reading: Reading) -> str:
 
 
 def _holds_ids(path: Path, reading: Reading) -> bool:
-    """Whether the first line of JSON is a list of ids, alone or under ``ids``."""
-    with path.open("rb") as file:
-        line = next((line for line in file if line.strip()), b"")
+    """Whether the first line of JSON is a list of ids, alone or under ``ids``, or a text to train a head on."""
+    line = next((line for _, line, _ in numbered_lines(path) if line.strip()), b"")
     try:
         value: Any = json.loads(line)
     except ValueError:
         return not reading.tokenizer
     if isinstance(value, dict):
-        return "ids" in value or (not reading.tokenizer and reading.field not in value and "messages" not in value)
+        if "ids" in value or {"p", "o"} <= value.keys():
+            return True
+        return not reading.tokenizer and reading.field not in value and "messages" not in value
     return not isinstance(value, str)
 
 
@@ -123,6 +127,5 @@ def _is_numbers(path: Path, reading: Reading) -> bool:
     """Whether a text holds nothing but numbers; without a tokenizer it must."""
     if not reading.tokenizer:
         return True
-    with path.open("rb") as file:
-        start = file.read(_PEEK_BYTES)
+    start = read_start(path, _PEEK_BYTES)
     return bool(start.strip()) and not start.strip(b"0123456789 \t\r\n")

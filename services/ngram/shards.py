@@ -1,8 +1,11 @@
 """Token shards: documents of token ids in files.
 
 - `.npz` with `tokens` uint16 or uint32 [T] and `offsets` int64 [documents + 1];
-- `.jsonl` with a list of ids, or an object with such a list under `ids`, on each line;
+- `.jsonl` with a list of ids, or an object with such a list under `ids`, on each line; or a text of `dartspec draft
+  generate`, of which the answer counts, `o`, since only that is the target's own;
 - text: whitespace-separated ids, one document a line.
+
+The last two may be packed with gzip.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import Any
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.ngram.batch import BATCH_TOKENS, Batch, pack
 from dartspec.services.ngram.inputs import Reading, Source
+from dartspec.services.ngram.lines import numbered_lines
 from dartspec.services.ngram.npz import read_npz
 
 MAX_ID = 2**32 - 1
@@ -33,19 +37,17 @@ def _read_lines(
     source: Source, reading: Reading, skip: int, parse: Callable[[bytes, Path, int], Any]
 ) -> Iterator[Batch]:
     batch: list[list[int]] = []
-    held = done = document = 0
-    with source.path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            done += len(line)
-            if not line.strip():
-                continue
-            if document >= skip and reading.takes(source.number, document):
-                batch.append(checked_ids(parse(line, source.path, number), f"{source.path}:{number}"))
-                held += len(batch[-1])
-            document += 1
-            if held >= BATCH_TOKENS:
-                yield pack(batch, document, done)
-                batch, held = [], 0
+    held = document = 0
+    for number, line, done in numbered_lines(source.path):
+        if not line.strip():
+            continue
+        if document >= skip and reading.takes(source.number, document):
+            batch.append(checked_ids(parse(line, source.path, number), f"{source.path}:{number}"))
+            held += len(batch[-1])
+        document += 1
+        if held >= BATCH_TOKENS:
+            yield pack(batch, document, done)
+            batch, held = [], 0
     yield pack(batch, document, source.bytes)
 
 
@@ -54,7 +56,7 @@ def _parse_json(line: bytes, path: Path, number: int) -> Any:
         value = json.loads(line)
     except ValueError as error:
         raise InvalidArgument("inputs", f"{path}:{number} is not JSON: {error}") from error
-    return value.get("ids") if isinstance(value, dict) else value
+    return value.get("ids", value.get("o")) if isinstance(value, dict) else value
 
 
 def _parse_words(line: bytes, path: Path, number: int) -> Any:

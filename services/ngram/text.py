@@ -9,6 +9,7 @@ from typing import Any
 
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.ngram.inputs import Reading, Source
+from dartspec.services.ngram.lines import numbered_lines, read_start
 
 # A document is held as a whole; larger files must be cut into lines or files.
 MAX_FILE_BYTES = 64 << 20
@@ -32,28 +33,27 @@ def read_text(source: Source, reading: Reading, skip: int) -> Iterator[Document]
         if skip == 0 and reading.takes(source.number, 0):
             yield Document(0, [_whole(source)], source.bytes)
         return
-    done = number = 0
-    with source.path.open("rb") as lines:
-        for line_number, line in enumerate(lines, start=1):
-            done += len(line)
-            if not line.strip():
-                continue
-            if number >= skip and reading.takes(source.number, number):
-                where = f"{source.path}:{line_number}"
-                text = _decoded(line, where)
-                texts = json_texts(text, reading.field, where) if source.kind == "text-jsonl" else [text]
-                yield Document(number, texts, done)
-            number += 1
+    number = 0
+    for line_number, line, done in numbered_lines(source.path):
+        if not line.strip():
+            continue
+        if number >= skip and reading.takes(source.number, number):
+            where = f"{source.path}:{line_number}"
+            text = _decoded(line, where)
+            texts = json_texts(text, reading.field, where) if source.kind == "text-jsonl" else [text]
+            yield Document(number, texts, done)
+        number += 1
 
 
 def _whole(source: Source) -> str:
-    if source.bytes > MAX_FILE_BYTES:
+    data = read_start(source.path, MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
         message = (
-            f"{source.path} has {source.bytes} bytes, more than the {MAX_FILE_BYTES} of one document; "
+            f"{source.path} has more than the {MAX_FILE_BYTES} bytes of one document; "
             "give --lines if each line is one, or split it"
         )
         raise InvalidArgument("inputs", message)
-    return _decoded(source.path.read_bytes(), str(source.path))
+    return _decoded(data, str(source.path))
 
 
 def _decoded(data: bytes, where: str) -> str:

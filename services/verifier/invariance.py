@@ -103,7 +103,7 @@ def _outputs(target: Target, segments: Sequence[Segment]) -> torch.Tensor:
 
 
 def settle(target: Target, choice: str, pass_ms: Callable[[int], float]) -> None:
-    """Set ``target.rows`` for "on", "off" or "auto", which is on where passes of few and of many rows cost under 3% more.
+    """Set ``target.rows`` for "on", "off" or "auto", which is on where small and large passes cost under 3% more.
 
     ``pass_ms(n)`` makes one pass of n rows and says how long it took; the two ways take turns, and the least counts.
     """

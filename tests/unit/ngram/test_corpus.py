@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator
 from itertools import chain
@@ -101,6 +102,45 @@ def test_text_of_every_kind(tmp_path: Path, tokenizer: str) -> None:
     assert build(tmp_path, lines, tokenizer=tokenizer) == expected([joined(IDS)])
 
 
+def test_packed_files_are_read_like_others(tmp_path: Path, tokenizer: str) -> None:
+    contents = {
+        "ids.txt": "".join(" ".join(map(str, document)) + "\n" for document in IDS),
+        "lists.jsonl": "".join(json.dumps(document) + "\n" for document in IDS),
+        "a.jsonl": "".join(json.dumps({"text": line}) + "\n" for line in TEXTS),
+    }
+    for name, content in contents.items():
+        path = tmp_path / f"{name}.gz"
+        path.write_bytes(gzip.compress(content.encode()))
+        assert build(tmp_path, path, tokenizer=tokenizer) == expected(IDS), name
+    whole = tmp_path / "whole.txt.gz"
+    whole.write_bytes(gzip.compress(" ".join(TEXTS).encode()))
+    assert build(tmp_path, whole, tokenizer=tokenizer) == expected([joined(IDS)])
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "a.jsonl.gz").rename(folder / "a.jsonl.gz")
+    assert build(tmp_path, folder, tokenizer=tokenizer) == expected(IDS)
+
+
+def test_of_texts_to_train_on_the_answers_count(tmp_path: Path) -> None:
+    shard = tmp_path / "part-00000.jsonl.gz"
+    texts = [{"i": i, "t": 0.0, "p": [5, 5], "o": ids} for i, ids in enumerate(IDS)]
+    shard.write_bytes(gzip.compress("".join(json.dumps(text) + "\n" for text in texts).encode()))
+    assert build(tmp_path, shard) == expected(IDS)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "txt"])
+def test_a_damaged_packed_file_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}.gz"
+    rows = np.random.default_rng(4).integers(0, 6, (5000, 3)).tolist()
+    lines = [json.dumps(row) if kind == "jsonl" else " ".join(map(str, row)) for row in rows]
+    content = gzip.compress("\n".join(lines).encode())
+    for damaged in (content[:-500], b"no gzip at all", content[:-8] + bytes(8)):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidArgument, match=rf"a\.{kind}\.gz cannot be read to its end"):
+            build(tmp_path, path)
+        assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
 def test_ids_are_told_from_text(tmp_path: Path, tokenizer: str) -> None:
     ids, lists = tmp_path / "ids.txt", tmp_path / "ids.jsonl"
     ids.write_text("".join(" ".join(map(str, document)) + "\n" for document in IDS))
@@ -160,6 +200,9 @@ def write_corpus(folder: Path, kind: str, documents: list[list[int]]) -> None:
             (folder / f"{number}.txt").write_text("".join(" ".join(map(str, ids)) + "\n" for ids in part))
         elif kind == "jsonl":
             (folder / f"{number}.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+        elif kind == "jsonl.gz":
+            with gzip.open(folder / f"{number}.jsonl.gz", "wt") as packed:
+                packed.writelines(json.dumps({"text": line}) + "\n" for line in lines)
         elif kind == "lines":
             (folder / f"{number}.txt").write_text("\n".join(lines))
         elif kind == "parquet":
@@ -170,7 +213,7 @@ def write_corpus(folder: Path, kind: str, documents: list[list[int]]) -> None:
                 (folder / f"{number}-{i:04}.txt").write_text(line)
 
 
-KINDS = ["npz", "txt", "jsonl", "text", "lines", "parquet"]
+KINDS = ["npz", "txt", "jsonl", "jsonl.gz", "text", "lines", "parquet"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -275,7 +318,7 @@ def test_folders_and_sizes_that_cannot_be_taken(
         build(tmp_path, folder, tokenizer=tokenizer)
     assert build(tmp_path, folder, tokenizer=tokenizer, format="text") == expected([[0, 1]])
     monkeypatch.setattr(text, "MAX_FILE_BYTES", 5)
-    with pytest.raises(InvalidArgument, match=r"a\.py has 7 bytes, more than the 5 of one document; give --lines"):
+    with pytest.raises(InvalidArgument, match=r"a\.py has more than the 5 bytes of one document; give --lines"):
         build(tmp_path, folder / "a.py", tokenizer=tokenizer)
     with pytest.raises(DartspecError, match="name at least one file"):
         build(tmp_path)

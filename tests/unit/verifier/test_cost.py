@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dartspec.services.verifier import cost
 from dartspec.services.verifier.cost import CONTEXTS, CostTable, measure
 
 
@@ -39,3 +40,17 @@ def test_measure_times_every_size_and_the_contexts_that_fit() -> None:
     assert {context for context, _ in seen} == {128, CONTEXTS[0]}
     assert table.contexts.tolist() == [128, CONTEXTS[0]]
     assert (np.diff(table.milliseconds, axis=1) >= 0).all()
+
+
+def test_short_passes_are_measured_three_times_and_long_ones_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, runs = 0.0, []
+    milliseconds = {1: [20.0, 10.0, 15.0], 9: [250.0, 90.0, 80.0], 257: [130.0, 120.0, 1.0]}
+
+    def run(rows: int) -> None:
+        nonlocal clock
+        clock += milliseconds[rows][runs.count(rows)] / 1e3
+        runs.append(rows)
+
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock)
+    assert cost.least_ms((1, 9, 257), run) == pytest.approx([10.0, 80.0, 120.0])
+    assert runs == [1, 9, 257, 1, 9, 257, 1, 9]
