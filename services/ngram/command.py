@@ -47,7 +47,7 @@ def build(inputs: tuple[Path, ...], output: Path, settings: BuildSettings) -> No
 
     INPUTS are files, or folders that are walked. With --tokenizer they may hold text: plain files, JSON lines (--field,
     or chat "messages"), Parquet files. Token ids come as .npz files (tokens, offsets), .jsonl files (a list of ids a
-    line, alone or under "ids", or the texts of `dartspec draft generate`, whose answers count), Parquet columns, or text
+    line, alone or under "ids", or texts of `dartspec draft generate`, whose answers count), Parquet columns, or text
     files with the ids of one document a line. Lines may be packed (.jsonl.gz, .txt.gz).
 
     A build that was stopped goes on where it was when the same command is given again.
