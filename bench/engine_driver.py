@@ -6,7 +6,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -21,6 +21,7 @@ PATIENCE_SECONDS = 300.0
 # More than an answer has.
 CREDIT = 4096
 MANY = 4096
+GREEDY = Sampling(0.0, 1)
 PROMPT_TOKENS = 32
 SENTENCE = "Write a short story about a lighthouse keeper who finds a message in a bottle and answers it. "
 
@@ -68,12 +69,12 @@ class EngineClient:
         width: int = MANY,
         candidates: Candidates | None = None,
         forced: bool = False,
-        temperatures: Sequence[float] = (0.0,),
+        samplings: Sequence[Sampling] = (GREEDY,),
         on_answer: Callable[[], object] = lambda: None,
     ) -> list[Answer]:
         """``tokens`` tokens after each prompt, whatever they are, at most ``width`` answers at a time.
 
-        The temperatures are taken in turn; an answer's number is its seed. With ``candidates`` sessions ask for drafts,
+        Ways of sampling are taken in turn; an answer's number is its seed. With ``candidates`` sessions ask for drafts,
         and what it says is verified; ``forced``: in every round. Raises the first session's error.
         """
         waiting = deque(enumerate(prompts))
@@ -84,7 +85,7 @@ class EngineClient:
             index, prompt = waiting.popleft()
             self._last += 1
             numbers[self._last] = index
-            sampling = Sampling(temperatures[index % len(temperatures)], max_tokens=tokens, ignore_eos=True)
+            sampling = replace(samplings[index % len(samplings)], max_tokens=tokens, ignore_eos=True)
             drafts = candidates is not None
             self._engine.submit(
                 self,

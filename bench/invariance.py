@@ -24,12 +24,13 @@ from tqdm import tqdm
 from bench.engine_driver import EngineClient, own_chain
 from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.cli.prompts import read_prompts
+from dartspec.services.common.types import Sampling
 from dartspec.services.verifier.config import VerifierSettings
 from dartspec.services.verifier.offline import started_engine
 from dartspec.services.verifier.replica import Replica
 
 TOGETHER = 32
-TEMPERATURES = (0.0, 0.8)
+SAMPLINGS = (Sampling(0.0, 1), Sampling(0.8, 1))
 PROMPT_TOKENS = 96
 STEPS = 15
 
@@ -67,7 +68,7 @@ def compare(
                 width=width,
                 candidates=own_chain if nodes else None,
                 forced=bool(nodes),
-                temperatures=TEMPERATURES,
+                samplings=SAMPLINGS,
                 on_answer=bar.update,
             )
             found[name] = [answer.tokens for answer in answers]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.draft import propose
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import DraftInput, Proposer
 
@@ -179,6 +180,23 @@ def test_top_k_equals_a_sort_of_all_log_probabilities(make_head: MakeHead, dtype
         assert proposals.token_ids[offset].tolist() == expected
         assert proposals.logprobs[offset].tolist() == logprobs[offset][expected].tolist()
         assert proposals.token_ids[offset].dtype == np.int32
+
+
+@pytest.mark.parametrize(("levels", "within"), [(3, "all"), (19, "some"), (100_000, "none")])
+def test_ranks_are_those_of_a_sort_however_many_values_tie(levels: int, within: str) -> None:
+    generator = torch.Generator().manual_seed(levels)
+    values = -torch.randint(1, levels, (2, 3, 300), generator=generator).float() / levels
+    token_ids = torch.randperm(300, generator=generator)
+    ranked = propose._ranked(values, token_ids, 10)
+    ids, logprobs = ranked[..., :10].contiguous().view(torch.int32), ranked[..., 10:]
+    last = logprobs[..., -1:]
+    ties = (values == last).sum(-1) > 16
+    assert {"all": ties.all(), "some": ties.any() != ties.all(), "none": not ties.any()}[within]
+    for i in range(2):
+        for j in range(3):
+            order = sorted(range(300), key=lambda v, row=values[i, j]: (-float(row[v]), int(token_ids[v])))[:10]
+            assert ids[i, j].tolist() == token_ids[order].tolist()
+            assert logprobs[i, j].tolist() == values[i, j][order].tolist()
 
 
 def test_wrong_input_names_the_session_and_the_shapes(make_head: MakeHead) -> None:
