@@ -28,9 +28,11 @@ LONG = 512
 # that doubt: a try that was unlucky would not be repeated for long, one that was lucky is soon corrected.
 SCATTER = 0.5
 ENOUGH_ROUNDS = 128.0
-# Standard deviations by which lately drafting must have been worse to be stopped for that; and rounds before a try is.
+# Standard deviations by which lately drafting must have been worse to be stopped for that; rounds before a try is, and
+# before drafting in force is. The first round of a session is no measure: its head reads the whole prompt.
 CERTAIN = 2.0
 FEW_ROUNDS = 2.0
+SOME_ROUNDS = 8.0
 
 
 @dataclass
@@ -84,7 +86,7 @@ class _Class:
             hopeless = not self.drafting and self.lately.rounds >= FEW_ROUNDS and not self._drafts_win()
             if hopeless or not self.trying:
                 self._judge()
-        elif self.drafting and not self._drafts_win():
+        elif self.drafting and self.lately.rounds >= SOME_ROUNDS and not self._drafts_win():
             self._judge()
         else:
             self.left -= 1

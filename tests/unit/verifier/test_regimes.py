@@ -80,3 +80,15 @@ def test_more_sessions_do_not_begin_with_what_lost_with_fewer() -> None:
     assert not regimes.drafting(30)
     assert regimes.drafting(2)
     assert asked == [4, 2]
+
+
+def test_a_slow_first_round_does_not_decide_but_some_do() -> None:
+    """The head reads a session's whole prompt before its first draft, and makes up for it later."""
+    regimes = Regimes(lambda _: True)
+    for _ in range(4):
+        regimes.observe(False, 2, 2, 28.0)
+    for _ in range(3):
+        regimes.observe(True, 2, 3, 74.0)
+        assert regimes.drafting(2)
+    regimes.observe(True, 2, 3, 74.0)  # eight rounds
+    assert not regimes.drafting(2)
