@@ -30,8 +30,6 @@ SEARCH_STEP = 8
 FORGOTTEN = 0.05
 # What a measured pass took is blamed on the machine up to this factor; beyond, somebody stopped it.
 WORST_SLOWDOWN = 10.0
-# A pass with this share of the sessions that decode is one of all; the others may be between two passes.
-ALL = 0.75
 # Time between two passes beyond this factor of the usual, and so many milliseconds, is not a round's.
 PAUSE_FACTOR = 5.0
 PAUSE_MS = 50.0
@@ -123,7 +121,7 @@ class AdaptiveBudget:
         """Time between two passes, cut where it looks like a client that made a pause rather than a round's own."""
         return min(milliseconds, PAUSE_FACTOR * self.overhead_ms + PAUSE_MS)
 
-    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int, decoding: int) -> None:
+    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int) -> None:
         sessions = len(outcomes)
         nodes = sum(len(outcome.tree) for outcome in outcomes)
         with_trees = sum(len(outcome.tree) > 0 for outcome in outcomes)
@@ -138,10 +136,9 @@ class AdaptiveBudget:
             way = None
             if 2 * max(with_trees, drafted) >= sessions:
                 way = True
-            elif not with_trees and not drafted and sessions >= ALL * decoding:
+            elif not with_trees and not drafted:
                 way = False
-            tokens = sum(outcome.committed for outcome in outcomes)
-            self.regimes.observe(way, max(decoding, sessions), tokens, cycle_ms, sessions)
+            self.regimes.observe(way, sessions, sum(outcome.committed for outcome in outcomes), cycle_ms)
         for outcome in outcomes:
             if outcome.offered:
                 self._rounds += 1

@@ -56,11 +56,8 @@ class Budget(Protocol):
     def pays(self, gain: Gain, sessions: int) -> bool:
         """Whether a session with this gain should draft now, while so many decode; called once for every chance."""
 
-    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int, decoding: int) -> None:
-        """A pass of this shape, trees included, is done; after the pass before it ``drafted`` sessions drafted.
-
-        decoding: sessions between their prompt and their end, in this pass or waiting for a search.
-        """
+    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int) -> None:
+        """A pass of this shape, trees included, is done; after the pass before it ``drafted`` sessions drafted."""
 
     def observe_overhead(self, milliseconds: float) -> None:
         """The engine spent this much between two passes with trees: draft, search, transport."""
@@ -82,7 +79,7 @@ class FixedBudget:
     def pays(self, gain: Gain, sessions: int) -> bool:
         return True
 
-    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int, decoding: int) -> None:
+    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int) -> None:
         """Nothing depends on it."""
 
     def observe_overhead(self, milliseconds: float) -> None:

@@ -209,13 +209,13 @@ class Engine:
         self._stragglers.passed(seconds)
         if decoded := outcomes(turns):
             cycle = None if since is None else 1e3 * (begin + seconds - since)
-            decoding = self._sessions.decoding(begin + seconds)
-            self.budget.observe(decoded, shape(turns), Times(1e3 * seconds, cycle), self._drafted, decoding)
+            self.budget.observe(decoded, shape(turns), Times(1e3 * seconds, cycle), self._drafted)
         return seconds
 
     def _draft(self, turns: Sequence[Turn], keys: dict[int, Key]) -> float | None:
         """The head's pass for the sessions that want candidates; its seconds, None when there was none."""
-        drafting = choose_drafts(turns, self.decoder, self.budget, self._sessions.decoding(time.monotonic()))
+        going_on = sum(turn.commit is not None for turn in turns)
+        drafting = choose_drafts(turns, self.decoder, self.budget, going_on)
         if not drafting:
             return None
         begin = time.monotonic()

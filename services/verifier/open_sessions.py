@@ -15,8 +15,6 @@ from dartspec.services.verifier.stragglers import Stragglers
 from dartspec.services.verifier.tree import check_tree
 
 MAX_CREDIT = 4096
-# A session without a pass for so long does not count as decoding; rounds take less.
-ACTIVE_SECONDS = 5.0
 
 Key = tuple[Owner, int]
 
@@ -69,12 +67,6 @@ class OpenSessions:
                 elif command.session > self._highest.get(owner, 0):
                     raise InvalidArgument("session", f"id {command.session} was never opened on this stream")
                 # Else it ended while the command was on its way.
-
-    def decoding(self, now: float) -> int:
-        """Sessions between their prompt and their end, those that wait for a search included, but none that is idle."""
-        return sum(
-            not session.prefilling and now - session.active_at < ACTIVE_SECONDS for session in self._sessions.values()
-        )
 
     def rest(self, key: Key) -> None:
         """After a pass: back into the queue, at its end, if the session can go on."""

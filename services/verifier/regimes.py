@@ -80,11 +80,11 @@ class _Class:
     plain_pause: int = FIRST_PLAIN_PAUSE  # before plain decoding is tried again
     drafts_pause: int = FIRST_PAUSE  # before drafts are
 
-    def cycle(self, drafting: bool | None, rounds: int, tokens: int, milliseconds: float) -> None:
+    def cycle(self, drafting: bool | None, sessions: int, tokens: int, milliseconds: float) -> None:
         """A cycle is over; see `Regimes.observe`."""
         if drafting is not None:
             for rate in (self.drafts, self.lately) if drafting else (self.plain,):
-                rate.add(tokens, milliseconds, rounds)
+                rate.add(tokens, milliseconds, sessions)
         self.held += 1
         if self.trying:
             self.trying -= 1
@@ -139,15 +139,9 @@ class Regimes:
         found = self._class(sessions)
         return found.drafting != bool(found.trying)
 
-    def observe(
-        self, drafting: bool | None, sessions: int, tokens: int, milliseconds: float, rounds: int | None = None
-    ) -> None:
-        """A cycle that committed ``tokens``. drafting None: it was neither the one nor the other.
-
-        sessions: that decode. rounds: how many of them had one in this cycle, all by default: with drafts they come in
-        groups, which must not be compared with plain decoding of as many sessions as a group has.
-        """
-        self._class(sessions).cycle(drafting, sessions if rounds is None else rounds, tokens, milliseconds)
+    def observe(self, drafting: bool | None, sessions: int, tokens: int, milliseconds: float) -> None:
+        """A cycle of ``sessions`` that committed ``tokens``. drafting None: it was neither the one nor the other."""
+        self._class(sessions).cycle(drafting, sessions, tokens, milliseconds)
 
     def _class(self, sessions: int) -> _Class:
         bits = sessions.bit_length()

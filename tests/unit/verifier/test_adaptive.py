@@ -28,12 +28,11 @@ def observe(
     slowdown: float = 1.0,
     cycle_ms: float | None = None,
     drafted: int = 0,
-    decoding: int = 0,
 ) -> None:
     """A pass that took so much longer than by the budget's table."""
     shape = Shape(sum(1 + len(outcome.tree) for outcome in outcomes), 0.0)
     times = Times(slowdown * float(budget.cost.pass_ms(shape.rows)), cycle_ms)
-    budget.observe(outcomes, shape, times, drafted, decoding or len(outcomes))
+    budget.observe(outcomes, shape, times, drafted)
 
 
 def outcome_of(gain: Gain, tree: Tree, accepted: int) -> Outcome:
@@ -207,24 +206,3 @@ def test_fixed_budget_cuts_and_always_drafts() -> None:
     assert nodes_of(budget, tree_of([0.9])) == 1
     assert budget.search_nodes == 3
     assert budget.pays(Gain(rounds=1000, trial=0), 1)
-
-
-def test_drafting_in_groups_is_compared_with_plain_decoding_of_all() -> None:
-    """Eight sessions of which four are out for a search: a group alone looks better than four plain sessions do."""
-    budget = AdaptiveBudget(TABLE, 16, 5.0)
-    tree = Tree.chain(np.arange(4, dtype=np.int32), np.full(4, 0.9, np.float32))
-    gains = [Gain() for _ in range(8)]
-    nothing = Tree.empty()
-    for _ in range(20):
-        observe(budget, [outcome_of(gain, nothing, 0) for gain in gains], cycle_ms=40.0, decoding=8)  # 200 tokens/s
-    for _ in range(40):
-        # 178 tokens/s; four plain sessions in the same time as eight would make 100.
-        observe(budget, [outcome_of(gain, tree, 1) for gain in gains[:4]], cycle_ms=45.0, drafted=4, decoding=8)
-    assert not budget.pays(Gain(), 8)
-    rate = budget.regimes._classes[(8).bit_length()]
-    assert rate.plain.value == pytest.approx(8 / 40)
-    assert rate.drafts.value == pytest.approx(8 / 45)
-    # A pass of some, without drafts, says nothing about plain decoding of all.
-    before = rate.plain.milliseconds
-    observe(budget, [outcome_of(gain, nothing, 0) for gain in gains[:4]], cycle_ms=30.0, decoding=8)
-    assert rate.plain.milliseconds == before
