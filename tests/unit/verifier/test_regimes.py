@@ -92,3 +92,15 @@ def test_a_slow_first_round_does_not_decide_but_some_do() -> None:
         assert regimes.drafting(2)
     regimes.observe(True, 2, 3, 74.0)  # eight rounds
     assert not regimes.drafting(2)
+
+
+@pytest.mark.parametrize(("sessions", "stays"), [(2, True), (7, True), (8, False), (40, False)])
+def test_many_sessions_draft_only_for_a_gain_that_pays_for_waiting_prompts(sessions: int, stays: bool) -> None:
+    regimes = Regimes(lambda _: True)
+    for _ in range(400):
+        if regimes.drafting(sessions):
+            regimes.observe(True, sessions, 2 * sessions, 2 * PLAIN_MS / 1.04)
+        else:
+            regimes.observe(False, sessions, sessions, PLAIN_MS)
+    regimes.observe(None, sessions, sessions, PLAIN_MS)
+    assert regimes._class(sessions).drafting is stays
