@@ -92,7 +92,7 @@ class _Class:
             hopeless = not self.drafting and self.lately.rounds >= FEW_ROUNDS and not self._drafts_win()
             if hopeless or not self.trying:
                 self._judge()
-        elif self.drafting and self.lately.rounds >= SOME_ROUNDS and not self._drafts_win():
+        elif self.drafting and not self._drafts_win():
             self._judge()
         else:
             self.left -= 1
@@ -113,8 +113,10 @@ class _Class:
         win = self._drafts_win()
         if not win:
             # Drafts that did well for long may do so soon again; others are tried more and more seldom.
-            did_well = self.drafting and self.held >= LONG
-            self.drafts_pause = FIRST_PAUSE if did_well else min(2 * self.drafts_pause, LONGEST_PAUSE)
+            if self.drafting and self.held >= LONG:
+                self.drafts_pause = FIRST_PAUSE
+            elif self.drafts.milliseconds:  # else nobody could draft, which proves nothing
+                self.drafts_pause = min(2 * self.drafts_pause, LONGEST_PAUSE)
         if win != self.drafting:
             self.drafting, self.held, self.plain_pause = win, 0, FIRST_PLAIN_PAUSE
         self.left = self.plain_pause if self.drafting else self.drafts_pause
@@ -123,6 +125,8 @@ class _Class:
         """Whether drafting is the better way; without evidence of both, the one in force."""
         if not self.drafts.milliseconds or not self.plain.milliseconds:
             return self.drafting
+        if self.drafting and self.lately.rounds < SOME_ROUNDS:
+            return True
         plain = self.least_gain * self.plain.value
         return self.drafts.hoped(1.0) >= plain and self.lately.hoped(CERTAIN) >= plain
 

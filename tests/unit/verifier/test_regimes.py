@@ -104,3 +104,28 @@ def test_many_sessions_draft_only_for_a_gain_that_pays_for_waiting_prompts(sessi
             regimes.observe(False, sessions, sessions, PLAIN_MS)
     regimes.observe(None, sessions, sessions, PLAIN_MS)
     assert regimes._class(sessions).drafting is stays
+
+
+def test_a_try_of_plain_decoding_does_not_stop_drafts_that_are_hardly_known() -> None:
+    regimes = Regimes(lambda _: True)
+    for _ in range(300):  # plain decoding was asked for: tries begin and end, and nobody drafts
+        regimes.observe(False, 1, 1, 28.0)
+        assert regimes._class(1).drafting
+    for number in range(7):  # slow ones
+        regimes.observe(True, 1, 1, 45.0)
+        regimes.observe(False, 1, 1, 28.0)
+        assert regimes._class(1).drafting, number
+    for _ in range(3):
+        regimes.observe(True, 1, 1, 45.0)
+    assert not regimes._class(1).drafting
+
+
+def test_tries_in_which_nobody_could_draft_do_not_become_rarer() -> None:
+    regimes = Regimes(lambda _: False)
+    tries, before = 0, False
+    for _ in range(400):
+        regimes.observe(False, 2, 2, 28.0)
+        trying = regimes.drafting(2)
+        tries += trying and not before
+        before = trying
+    assert tries >= 400 // (32 + 6) - 1
