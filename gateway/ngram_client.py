@@ -65,9 +65,16 @@ class _Stream:
         """Give up what has not been answered."""
         self._call.cancel()
 
-    async def ended(self) -> None:
-        """Wait until everybody has been told."""
-        await asyncio.wait([self._reading])
+    async def ended(self, seconds: float | None = None) -> None:
+        """Wait until everybody has been told, or for so long."""
+        await asyncio.wait([self._reading], timeout=seconds)
+
+    async def finish(self, seconds: float) -> None:
+        """Ask for nothing more, and wait for what was asked, at most so long."""
+        async with self._writing:
+            if self.is_open:
+                await self._call.done_writing()
+        await self.ended(seconds)
 
     async def _read(self) -> None:
         try:
@@ -109,9 +116,12 @@ class NgramClient:
             refused = error.code() is grpc.StatusCode.INVALID_ARGUMENT
             raise SearchError(f"{error.code().name}: {error.details()}", refused=refused) from error
 
-    async def close(self) -> None:
-        """Give up what has not been answered, and close the channel."""
+    async def close(self, grace: float = 0.0) -> None:
+        """Close the channel. What was asked gets ``grace`` seconds to be answered; nothing is asked any more."""
         self._closed = True
+        if grace and self._stream is not None:
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self._stream.finish(grace)
         await self._channel.close()
         if self._stream is not None:
             await self._stream.ended()

@@ -157,7 +157,7 @@ class TreeSearch:
         records = {record.address: record for record in self._registry.records(ServiceKind.NGRAM)}
         for address in set(self._clients) - set(records):
             client = self._clients.pop(address)
-            task = asyncio.create_task(client.close())
+            task = asyncio.create_task(client.close(grace=1.0))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         for address in set(records) - set(self._clients):

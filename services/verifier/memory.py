@@ -25,7 +25,8 @@ from dartspec.services.verifier.target import Target
 MIB = 1 << 20
 # Different shapes of matrices in a target.
 SHAPES = 5
-# Of what is allocated and freed while it runs, the share that the allocator may hold besides.
+# Of what is allocated and freed while it runs, the share that the allocator may hold besides. Without it SmolLM2 in
+# float32 once took 0.1% more than all parts together.
 ALLOCATOR_SHARE = 0.05
 
 

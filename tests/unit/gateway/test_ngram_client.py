@@ -16,17 +16,19 @@ from dartspec.services.common.types import Proposals
 from dartspec.v1 import ngram_pb2
 from tests.fakes import FakeNgram, serving
 
-BAD, SLOW = 666, 777
+BAD, SLOW, LATE = 666, 777, 888
 
 
 class Particular(FakeNgram):
-    """Refuses BAD in a context, and never answers SLOW."""
+    """Refuses BAD in a context, never answers SLOW, and LATE after a while."""
 
     async def Search(self, request: Any, context: Any) -> ngram_pb2.SearchResponse:  # noqa: N802
         if BAD in request.queries[0].context:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "queries[0].context: 666 is beyond the vocabulary")
         if SLOW in request.queries[0].context:
             await asyncio.Event().wait()
+        if LATE in request.queries[0].context:
+            await asyncio.sleep(0.2)
         return await super().Search(request, context)
 
 
@@ -117,3 +119,14 @@ async def test_closing_tells_who_waits() -> None:
         await client.close()
         with pytest.raises(SearchError, match="no longer among the services"):
             await waiting
+
+
+async def test_a_service_that_leaves_may_answer_what_it_was_asked() -> None:
+    async with serving(Particular()) as address:
+        client = NgramClient(address, None)
+        waiting = [asyncio.create_task(client.search(request(number, LATE), 5)) for number in (1, 2)]
+        await asyncio.sleep(0.05)
+        await client.close(grace=10)
+        assert [first_token(await search) for search in waiting] == [1, 2]
+        with pytest.raises(SearchError, match="no longer among the services"):
+            await client.search(request(3), 5)
