@@ -32,8 +32,8 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     grid, settings = evaluation.grid, evaluation.settings
     searches = grid.searches(evaluation.index is not None)
     HeadConfig.from_file(head_directory(evaluation.head) / CONFIG_FILE)  # before the target is loaded
-    replica = _loaded(evaluation, max(search.k for search in searches))
-    reader = _reader(evaluation, replica)
+    replica = load(evaluation, max(search.k for search in searches))
+    reader = open_reader(evaluation, replica)
     points: list[dict[str, Any]] = []
     for temperature, recordings in _recorded(evaluation, replica).items():
         for shared in _kinds(evaluation, temperature):
@@ -60,7 +60,8 @@ def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _loaded(evaluation: Evaluation, top_k: int) -> Replica:
+def load(evaluation: Evaluation, top_k: int) -> Replica:
+    """Target and head as they are evaluated, with ``top_k`` candidates or more. Raises DartspecError."""
     settings = evaluation.settings
     return load_replica(
         VerifierSettings(
@@ -83,7 +84,8 @@ def pooled(parts: Sequence[Committed]) -> Committed:
     return Committed(sum(part.rounds for part in parts), sum(part.accepted for part in parts))
 
 
-def _reader(evaluation: Evaluation, replica: Replica) -> TreeReader:
+def open_reader(evaluation: Evaluation, replica: Replica) -> TreeReader:
+    """The evaluation's index, counted now if it is not there yet. Raises DartspecError."""
     vocab_size = replica.description.vocab_size
     threads = evaluation.settings.threads or 1
     if evaluation.index is None:
@@ -124,7 +126,7 @@ def _prompts(evaluation: Evaluation, replica: Replica) -> dict[str, list[list[in
     return found
 
 
-def _sampling(replica: Replica, temperature: float, max_new: int) -> Sampling:
+def sampling_at(replica: Replica, temperature: float, max_new: int) -> Sampling:
     """What a request that only names a temperature gets: the rest is the model's own."""
     defaults = replica.description.default_sampling
     chosen = {name: getattr(defaults, name) for name in _SAMPLING_FIELDS if defaults.HasField(name)}
@@ -144,7 +146,7 @@ def _recorded(evaluation: Evaluation, replica: Replica) -> dict[float, dict[str,
     found: dict[float, dict[str, list[list[Recording]]]] = {}
     prompts = _prompts(evaluation, replica)
     for temperature in dict.fromkeys(settings.temperature):
-        sampling = _sampling(replica, temperature, settings.max_new)
+        sampling = sampling_at(replica, temperature, settings.max_new)
         seeds = tuple(dict.fromkeys(settings.seed)) if temperature else settings.seed[:1]
         found[temperature] = {task: [[] for _ in seeds] for task in prompts}
         for task, ids in prompts.items():

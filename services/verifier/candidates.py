@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from dartspec.services.common.types import Sampling
@@ -19,7 +20,7 @@ Scores = NDArray[np.float32] | NDArray[np.float64]
 COLDEST = 1e-300
 
 _COLUMNS = 1024
-_TOP_P_FIRST = (64, 2048)
+_TOP_P_SHARES = (1e-3, 1e-4, 1e-5)
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,16 @@ def candidates(scores: Scores, sampling: Sampling) -> Candidates:
     if 0 < sampling.top_k < len(scores):
         ids = largest(scores, sampling.top_k)
         ids = ids[scores[ids] > -np.inf]
-    elif sampling.top_p >= 1.0 and sampling.min_p > 0.0:
+        if sampling.top_p < 1.0:
+            ids = ids[_nucleus(scores[ids], temperature, sampling.top_p)]
+    elif sampling.top_p < 1.0:
+        ids = _nucleus(scores, temperature, sampling.top_p)
+    elif sampling.min_p > 0.0:
         top = float(scores.max()) / temperature
         ids = at_least(scores, lowered((top + float(np.log(sampling.min_p))) * temperature))
     else:
         ids = np.flatnonzero(scores > -np.inf)
     kept = Candidates(ids, scores[ids].astype(np.float64) / temperature)
-    if sampling.top_p < 1.0:
-        kept = _top_p(kept, sampling.top_p)
     if sampling.min_p > 0.0:
         kept = kept.where(kept.scores >= kept.scores.max() + np.log(sampling.min_p))
     return kept
@@ -103,17 +106,18 @@ def _floor(scores: Scores, count: int) -> float:
     return float(np.partition(best, _COLUMNS - count)[_COLUMNS - count])
 
 
-def _top_p(kept: Candidates, top_p: float) -> Candidates:
-    weights = np.exp(kept.scores - kept.scores.max())
-    wanted = top_p * weights.sum()
-    # A stable sort of a few likely tokens is enough nearly always, and keeps smaller ids first among equals.
-    for size in (*_TOP_P_FIRST, len(weights)):
-        likely = largest(kept.scores, size)
-        order = likely[np.argsort(-kept.scores[likely], kind="stable")]
-        reached = np.cumsum(weights[order])
-        if reached[-1] >= wanted:
+def _nucleus(scores: Scores, temperature: float, top_p: float) -> NDArray[np.int64]:
+    """Places of the largest scores that together have ``top_p`` of the probability, rising; of equals the first."""
+    # torch's exp is the faster one.
+    weights = (torch.from_numpy(scores).double() - float(scores.max())).div_(temperature).exp_().numpy()
+    total = weights.sum()
+    wanted = top_p * total
+    # Few tokens are sorted: those of a share of the total, if they make up enough. All that fall short of the last
+    # share together weigh less than what may be left out; only rounding can ask for the rest.
+    for share in (*_TOP_P_SHARES, (1.0 - top_p) / len(weights), 0.0):
+        likely = at_least(weights, share * total) if share else np.flatnonzero(weights)
+        if weights[likely].sum() >= wanted:
             break
-    count = int(np.searchsorted(reached, wanted, side="left")) + 1
-    mask = np.zeros(len(weights), dtype=bool)
-    mask[order[:count]] = True
-    return kept.where(mask)
+    order = likely[np.argsort(-scores[likely], kind="stable")]
+    count = int(np.searchsorted(np.cumsum(weights[order]), wanted, side="left")) + 1
+    return np.sort(order[:count])

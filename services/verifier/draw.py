@@ -26,7 +26,7 @@ def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
     best = int(np.argmax(kept.scores))
     reach = kept.scores[best] + noise.gumbel_once(int(kept.ids[best]), position, seed) - MARGIN_LIMIT
     alive = kept.where(kept.scores >= lowered(reach - noise.MAX_GUMBEL))
-    bits = noise.noise_bits(alive.ids, position, seed)
+    bits = _noise_bits(alive.ids, position, seed)
     winners = np.flatnonzero((alive.scores >= lowered(reach - _FAR)) | (bits >= _LUCKY))
     return _first(alive.ids[winners], alive.scores[winners], bits[winners])
 
@@ -40,16 +40,30 @@ def draw_of_row(scores: Scores, best: int, temperature: float, position: int, se
         ids, bits = _survivors(scores, floor, near, position, seed)
     else:
         ids, bits = np.empty(len(scores), np.int64), np.empty(len(scores), np.uint64)
-        words = (np.uint64(value) for value in (position & _WORD, seed & _WORD, seed >> 32))
-        count = draw_kernel.survivors(scores, floor, near, _LUCKY, *words, ids, bits)
+        levels = (scores.dtype.type(floor), scores.dtype.type(near))
+        count = draw_kernel.survivors(scores, *levels, np.uint32(_LUCKY), *_words(position, seed), ids, bits)
         ids, bits = ids[:count], bits[:count]
     return _first(ids, scores[ids].astype(np.float64) / temperature, bits)
 
 
 def warm_up() -> None:
-    """Have the kernel compiled, or read from where it is kept: seconds that no request should pay for."""
+    """Have the kernels compiled, or read from where they are kept: seconds that no request should pay for."""
     draw_of_row(np.zeros(8, np.float32), 0, 1.0, 0, 0)
     draw_of_row(np.zeros(8, np.float64), 0, 1.0, 0, 0)
+    draw(Candidates(np.arange(8), np.zeros(8)), 0, 0)
+
+
+def _words(position: int, seed: int) -> tuple[np.uint64, np.uint64, np.uint64]:
+    """Position and the two halves of the seed as the kernels take them."""
+    return np.uint64(position & _WORD), np.uint64(seed & _WORD), np.uint64(seed >> 32)
+
+
+def _noise_bits(tokens: NDArray[np.int64], position: int, seed: int) -> noise.UInt64:
+    if draw_kernel.noise_bits is None:
+        return noise.noise_bits(tokens, position, seed)
+    bits = np.empty(len(tokens), np.uint64)
+    draw_kernel.noise_bits(tokens, *_words(position, seed), bits)
+    return bits
 
 
 def _survivors(

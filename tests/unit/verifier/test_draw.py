@@ -28,6 +28,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
     """Both ways to go through a row."""
     if request.param == "numpy":
         monkeypatch.setattr(draw_kernel, "survivors", None)
+        monkeypatch.setattr(draw_kernel, "noise_bits", None)
     else:
         assert draw_kernel.survivors is not None, "numba is part of the verifier's packages"
 
