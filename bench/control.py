@@ -2,9 +2,10 @@
 
 A gateway and a synthetic verifier (`bench.synthetic_verifier`) as processes; the verifier drafts whenever it is asked,
 so that only the policy decides. Streams answer easy and hard prompts by turns, told apart by `dartspec-task`, along a
-schedule of 1, then many, then 1 streams, once in each mode. Tokens per second are compared window by window with the
-better of plain and DART in the same window of the schedule. The last line is a JSON object: `worst` (auto over the
-better fixed mode, windows in the warm-up after a first change of load aside), `phases` and `windows`.
+schedule of 1, then many, then 1 streams, once in each mode. What came in a window of the schedule with the policy is
+compared with the time that the same easy and hard tokens take in each fixed mode, as measured in that phase: two runs
+are never at the same place of an easy and a hard answer. The last line is a JSON object: `worst` (that of the better
+fixed mode over the window, windows in the warm-up after a first change of load aside), `phases` and `windows`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from tqdm import tqdm
 from bench.gateway_client import Client
 from bench.gateway_stack import Layout, synthetic_stack
 
-MODES = ("plain", "dart", "auto")
+FIXED = ("plain", "dart")
+MODES = (*FIXED, "auto")
+TASKS = ("easy", "hard")
 # With one stream easy prompts gain much by drafts and hard ones lose a little; with 64 all lose.
 COST = "1:20,9:27,64:80,576:560"
 
@@ -36,26 +39,44 @@ class Phase:
     seconds: float
 
 
-async def run(phases: Sequence[Phase], mode: str, policy: str, tokens: int, bar: Any) -> NDArray[np.int64]:
-    """Tokens that came in each second of the schedule."""
+@dataclass(frozen=True)
+class Came:
+    """By task and second of the schedule, [2, seconds]: tokens that came, and the time that streams waited for them."""
+
+    tokens: NDArray[np.float64]
+    waited: NDArray[np.float64]
+
+    def rates(self, seconds: slice) -> NDArray[np.float64]:
+        """Tokens of each task in a second of one stream."""
+        return self.tokens[:, seconds].sum(axis=1) / np.maximum(self.waited[:, seconds].sum(axis=1), 1e-9)
+
+
+async def run(phases: Sequence[Phase], mode: str, policy: str, tokens: int, bar: Any) -> Came:
+    """What came along the schedule."""
     layout = Layout(
         verifier=(f"--cost={COST}", "--no-judgement", "--accept=easy=0.8", "--accept=hard=0.2"),
         gateway=(f"--policy={policy}",),
     )
     seconds = int(sum(phase.seconds for phase in phases))
-    came = np.zeros(seconds + 1, np.int64)
+    came = Came(np.zeros((len(TASKS), seconds + 1)), np.zeros((len(TASKS), seconds + 1)))
     async with synthetic_stack(layout) as stack:
         client = Client(stack.gateways[0])
         loop = asyncio.get_running_loop()
         begin = loop.time()
 
-        def on_tokens(count: int) -> None:
-            came[min(int(loop.time() - begin), seconds)] += count
-
         async def stream(number: int) -> None:
-            turn = number
+            turn, last = number, loop.time()
+
+            def on_tokens(count: int) -> None:
+                nonlocal last
+                now = loop.time()
+                where = turn % len(TASKS), min(int(now - begin), seconds)
+                came.tokens[where] += count
+                came.waited[where] += now - last
+                last = now
+
             while True:
-                task = ("easy", "hard")[turn % 2]
+                task = TASKS[turn % len(TASKS)]
                 metadata = (("dartspec-task", task),)
                 prompt = f"{task}: stream {number}, answer {turn}"
                 await client.answer(prompt, tokens, mode, metadata=metadata, on_tokens=on_tokens)
@@ -75,25 +96,32 @@ async def run(phases: Sequence[Phase], mode: str, policy: str, tokens: int, bar:
             task.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
         await client.close()
-    return came[:seconds]
+    return Came(came.tokens[:, :seconds], came.waited[:, :seconds])
 
 
-def compare(came: dict[str, NDArray[np.int64]], phases: Sequence[Phase], window: int, warm_up: int) -> dict[str, Any]:
+def compare(came: dict[str, Came], phases: Sequence[Phase], window: int, warm_up: int) -> dict[str, Any]:
     """Windows and phases of the three runs."""
-    rates = {mode: np.convolve(counts, np.ones(window), "valid") / window for mode, counts in came.items()}
-    ratios = rates["auto"] / np.maximum(np.maximum(rates["plain"], rates["dart"]), 1e-9)
-    warm = np.zeros(len(ratios), bool)
+    auto = came["auto"].tokens
+    warm = np.zeros(auto.shape[1] - window + 1, bool)
+    needed = {mode: np.zeros(auto.shape[1]) for mode in FIXED}  # stream seconds for what came with the policy
+    had = np.zeros(auto.shape[1])
     start, seen, rows = 0, set[int](), []
     for phase in phases:
         end = start + int(phase.seconds)
         if phase.streams not in seen:  # what was never seen must be learned
             warm[max(0, start - window + 1) : start + warm_up] = True
         seen.add(phase.streams)
+        had[start:end] = phase.streams
+        settled = slice(start + warm_up, end)
+        for mode in FIXED:
+            needed[mode][start:end] = (auto[:, start:end] / came[mode].rates(settled)[:, None]).sum(axis=0)
         rows.append(
             {"streams": phase.streams}
-            | {mode: round(float(counts[start + warm_up : end].mean()), 1) for mode, counts in came.items()}
+            | {mode: round(float(found.tokens[:, settled].sum(axis=0).mean()), 1) for mode, found in came.items()}
         )
         start = end
+    over = np.ones(window)
+    ratios = np.minimum(*(np.convolve(needed[mode], over, "valid") for mode in FIXED)) / np.convolve(had, over, "valid")
     counted = np.where(warm, np.inf, ratios)
     return {
         "worst": round(float(counted.min()), 3),
@@ -114,7 +142,7 @@ def compare(came: dict[str, NDArray[np.int64]], phases: Sequence[Phase], window:
 def main(streams: int, seconds: int, window: int, warm_up: int, tokens: int, policy: str) -> None:
     phases = [Phase(1, seconds), Phase(streams, seconds), Phase(1, seconds)]
 
-    async def measure() -> dict[str, NDArray[np.int64]]:
+    async def measure() -> dict[str, Came]:
         with tqdm(total=3 * 3 * seconds, unit="s") as bar:
             return {mode: await run(phases, mode, policy, tokens, bar) for mode in MODES}
 
