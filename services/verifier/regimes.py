@@ -135,7 +135,7 @@ class Regimes:
     """The way in force by class of concurrency."""
 
     def __init__(self, expected: Callable[[int], bool]) -> None:
-        """``expected``: whether drafting should pay with so many sessions; asked when a class is new."""
+        """``expected``: whether drafting should pay with so many sessions; asked when a class of few is new."""
         self._expected = expected
         self._classes: dict[int, _Class] = {}
 
@@ -151,12 +151,14 @@ class Regimes:
     def _class(self, sessions: int) -> _Class:
         bits = sessions.bit_length()
         if bits not in self._classes:
-            # More sessions leave less to gain: where drafting has lost with fewer, it is not begun with here.
+            # More sessions leave less to gain: where drafting has lost with fewer, it is not begun with here. Many
+            # sessions begin plainly: a second later the first try knows what an expectation here has been wrong about.
+            many = bits >= MANY.bit_length()
             lost = any(not known.drafting for fewer, known in self._classes.items() if fewer < bits)
-            drafting = not lost and self._expected(sessions)
+            drafting = not many and not lost and self._expected(sessions)
             self._classes[bits] = _Class(
                 drafting,
-                least_gain=LEAST_GAIN if bits >= MANY.bit_length() else 1.0,
+                least_gain=LEAST_GAIN if many else 1.0,
                 left=FIRST_PLAIN_PAUSE if drafting else FIRST_PAUSE,
             )
         return self._classes[bits]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dartspec.services.verifier.regimes import LONGEST_PAUSE, Regimes
+from dartspec.services.verifier.regimes import FIRST_PAUSE, LONGEST_PAUSE, TRY_DRAFTS, Regimes
 
 PLAIN_MS = 40.0
 
@@ -104,6 +104,14 @@ def test_many_sessions_draft_only_for_a_gain_that_pays_for_waiting_prompts(sessi
             regimes.observe(False, sessions, sessions, PLAIN_MS)
     regimes.observe(None, sessions, sessions, PLAIN_MS)
     assert regimes._class(sessions).drafting is stays
+
+
+def test_many_sessions_begin_plainly_and_draft_after_the_first_try_that_pays() -> None:
+    replica = Replica(Regimes(lambda _: True), 8)
+    assert not replica.regimes.drafting(8)
+    assert replica.regimes.drafting(7)
+    replica.run(FIRST_PAUSE + TRY_DRAFTS, 1.5)
+    assert replica.regimes._class(8).drafting
 
 
 def test_a_try_of_plain_decoding_does_not_stop_drafts_that_are_hardly_known() -> None:
