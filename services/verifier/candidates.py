@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dartspec.services.common.types import Sampling
+from dartspec.services.verifier.rows import exp_
 
 Scores = NDArray[np.float32] | NDArray[np.float64]
 
@@ -108,8 +109,10 @@ def _floor(scores: Scores, count: int) -> float:
 
 def _nucleus(scores: Scores, temperature: float, top_p: float) -> NDArray[np.int64]:
     """Places of the largest scores that together have ``top_p`` of the probability, rising; of equals the first."""
-    # torch's exp is the faster one.
-    weights = (torch.from_numpy(scores).double() - float(scores.max())).div_(temperature).exp_().numpy()
+    weights = scores.astype(np.float64)
+    weights -= weights.max()
+    weights /= temperature
+    exp_(torch.from_numpy(weights))  # faster than numpy's
     total = weights.sum()
     wanted = top_p * total
     # Few tokens are sorted: those of a share of the total, if they make up enough. All that fall short of the last

@@ -15,6 +15,7 @@ from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.commit import Kept, draft_input, keep
 from dartspec.services.verifier.logprobs import log_normalizer, log_probability, top_tokens
+from dartspec.services.verifier.rows import host_row
 from dartspec.services.verifier.sampling import choose_with_margin
 from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.session import Session
@@ -155,7 +156,7 @@ def _choose(session: Session, tree: Tree, logits: torch.Tensor, first_position: 
     top: list[TopTokens] = []
 
     def choose_at(row: int) -> int:
-        values = logits[row].float().numpy()
+        values = host_row(logits[row])
         position = first_position + len(logprobs)
         token, margin = choose_with_margin(values, position, session.history, sampling, seed, session.enders)
         margins.append(margin)

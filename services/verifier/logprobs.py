@@ -9,6 +9,7 @@ import torch
 
 from dartspec.services.common.types import Float32, TopTokens
 from dartspec.services.verifier.candidates import largest
+from dartspec.services.verifier.rows import SERIAL_ELEMENTS
 
 # Below, terms are so small that float32 holds them with fewer digits.
 _SMALLEST_SUM = 1e-25
@@ -16,13 +17,16 @@ _SMALLEST_SUM = 1e-25
 
 def log_normalizer(logits: Float32) -> float:
     """ln of the sum of exp(logits), float32 [V]: what is subtracted from a logit to make a log-probability."""
-    row = torch.from_numpy(logits)
     # Without the usual shift, which takes two more passes over the row, as long as float32 has room for the sum.
-    total = float(row.exp().sum())
+    total = _sum_of_exp(torch.from_numpy(logits))
     if _SMALLEST_SUM < total < math.inf:
         return math.log(total)
     shift = float(logits.max())
-    return shift + math.log(float((row - shift).exp_().sum()))
+    return shift + math.log(_sum_of_exp(torch.from_numpy(logits - shift)))
+
+
+def _sum_of_exp(row: torch.Tensor) -> float:
+    return sum(float(part.exp().sum()) for part in row.split(SERIAL_ELEMENTS))
 
 
 def log_probability(logit: float, normalizer: float) -> float:
