@@ -41,15 +41,17 @@ class HeadCache:
         self._store[1, :, self.length : end] = values.transpose(0, 1)
         self.length = end
 
-    def with_masks(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def with_masks(self, keys: Tensor, values: Tensor, window: int = 0) -> tuple[Tensor, Tensor]:
         """Keys and values [kv_heads, length + rows, head_dim] of the prefix and, behind it, of a round's MASK rows.
 
-        The MASK rows do not become part of the cache; the result is a view that the next append invalidates.
+        window: only so many positions of the prefix, the last ones; 0: all of it. The MASK rows do not become part of
+        the cache; the result is a view that the next append invalidates.
         """
         end = self.length + keys.shape[0]
         self._store[0, :, self.length : end] = keys.transpose(0, 1)
         self._store[1, :, self.length : end] = values.transpose(0, 1)
-        return self._store[0, :, :end], self._store[1, :, :end]
+        first = max(0, self.length - window) if window else 0
+        return self._store[0, :, first:end], self._store[1, :, first:end]
 
     def truncate(self, length: int) -> None:
         """Forget positions from `length` on. Raises ValueError beyond what is held."""

@@ -35,6 +35,8 @@ class HeadConfig:
     (1, N/2 - 1, N - 4). accepted_per_round: draft tokens that a round accepts, as measured when the head was made; None
     when the card does not say. shift: whether position j is fed the embedding of x[j+1]; a head without it, of x[j], is
     for comparison only and cannot propose. transition_rank: rank of the transition score, 0 for none.
+    attention_window: positions of the prefix that a draft looks at, the last ones; 0: all. A head learns from texts far
+    shorter than a target's context, and what it never saw, it cannot use.
     """
 
     vocab_size: int
@@ -55,6 +57,7 @@ class HeadConfig:
     accepted_per_round: float | None = None
     shift: bool = True
     transition_rank: int = 0
+    attention_window: int = 0
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
@@ -80,6 +83,10 @@ class HeadConfig:
             )
         if len(set(self.feature_layers)) != len(self.feature_layers):
             raise FailedPrecondition(f"draft head config: feature_layers names a layer twice: {self.feature_layers}")
+        if self.attention_window < 0:
+            raise FailedPrecondition(
+                f"draft head config: attention_window must not be negative, got {self.attention_window}"
+            )
         if not 0 <= self.transition_rank <= 4096:
             raise FailedPrecondition(
                 f"draft head config: transition_rank must be between 0 and 4096, got {self.transition_rank}"
@@ -113,7 +120,10 @@ class HeadConfig:
         given["feature_layers"] = tuple(given.get("feature_layers") or ())
         if given.get("head_dim") is None and given.get("hidden_size") and given.get("num_attention_heads"):
             given["head_dim"] = given["hidden_size"] // given["num_attention_heads"]
-        optional = ("rope_scaling", "target_fingerprint", "accepted_per_round", "shift", "transition_rank")
+        optional = (
+            *("rope_scaling", "target_fingerprint", "accepted_per_round"),
+            *("shift", "transition_rank", "attention_window"),
+        )
         missing = sorted(name for name in known if given.get(name) is None and name not in optional)
         if missing:
             raise FailedPrecondition(f"draft head config.json lacks {', '.join(missing)}")
@@ -138,7 +148,11 @@ class HeadConfig:
         """What `config.json` holds."""
         values = asdict(self)
         values["feature_layers"] = list(self.feature_layers)
-        optional = {"shift": True, "transition_rank": 0}  # left out at these values, which public heads have
+        optional = {
+            "shift": True,
+            "transition_rank": 0,
+            "attention_window": 0,
+        }  # left out at these values, which public heads have
         return {
             name: value
             for name, value in values.items()

@@ -61,24 +61,33 @@ def _flex(layout: Layout, queries: Tensor, clean: tuple[Tensor, Tensor], masks: 
 
 def _segments(layout: Layout, queries: Tensor, clean: tuple[Tensor, Tensor], masks: tuple[Tensor, Tensor]) -> Tensor:
     rows, lengths = layout.row_counts, list(layout.lengths)
-    before = rules.visible_before(layout).split(rows)
+    since, before = rules.visible_from(layout).split(rows), rules.visible_before(layout).split(rows)
     groups = layout.row_group.split(rows)
     own_visible = rules.own_masks_visible(layout.row_offset, layout.depth - 1).split(rows)
     parts = zip(queries.split(rows), clean[0].split(lengths), clean[1].split(lengths), strict=True)
     return torch.cat(
         [
-            _one_text(query, key, value, masks[0][group], masks[1], limit, own)
-            for (query, key, value), group, limit, own in zip(parts, groups, before, own_visible, strict=True)
+            _one_text(query, key, value, masks[0][group], masks[1], limits, own)
+            for (query, key, value), group, limits, own in zip(
+                parts, groups, zip(since, before, strict=True), own_visible, strict=True
+            )
         ]
     )
 
 
 def _one_text(
-    queries: Tensor, keys: Tensor, values: Tensor, mask_keys: Tensor, mask_value: Tensor, before: Tensor, own: Tensor
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask_keys: Tensor,
+    mask_value: Tensor,
+    limits: tuple[Tensor, Tensor],
+    own: Tensor,
 ) -> Tensor:
     """One text's rows over its clean positions and, row by row, the MASK keys of their own group.
 
-    queries [R, heads, D]; keys, values [T, kv, D]; mask_keys [R, d-1, kv, D]; before [R]; own bool [R, d-1].
+    queries [R, heads, D]; keys, values [T, kv, D]; mask_keys [R, d-1, kv, D]; limits: first clean position that a row
+    sees and the end of those, [R] each; own bool [R, d-1].
     """
     count, heads, head_dim = queries.shape
     length, kv_heads, _ = keys.shape
@@ -87,7 +96,8 @@ def _one_text(
     arranged = (queries * head_dim**-0.5).unflatten(1, (kv_heads, shared)).transpose(0, 1)
     scores = (arranged.reshape(kv_heads, -1, head_dim) @ keys.permute(1, 2, 0)).view(kv_heads, count, shared, length)
     own_scores = arranged @ mask_keys.permute(2, 0, 3, 1)  # [kv, R, shared, d-1]
-    hidden = torch.arange(length, device=keys.device) >= before[:, None]
+    positions, (since, before) = torch.arange(length, device=keys.device), limits
+    hidden = (positions >= before[:, None]) | (positions < since[:, None])
     everything = torch.cat(
         (
             scores.masked_fill(hidden[:, None], -torch.inf),

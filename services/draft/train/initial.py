@@ -42,6 +42,7 @@ def settings_config(model: Any, target: TargetInfo, settings: TrainSettings, dra
         feature_layers=chosen_layers(settings, target),
         shift=settings.shift,
         transition_rank=settings.transition_rank,
+        attention_window=settings.attention_window,
     )
 
 

@@ -20,6 +20,7 @@ class Layout:
 
     lengths: clean positions of each text. counts: groups of each text. prefixes: int64 [G], in the order of the texts.
     row_group, row_offset: int64 [R], the group of each wanted row and its place in it, 0 .. d-1, in ascending order.
+    window: clean positions that a row sees at most, the last ones; 0: all.
     """
 
     lengths: tuple[int, ...]
@@ -28,6 +29,7 @@ class Layout:
     row_group: Tensor
     row_offset: Tensor
     depth: int
+    window: int = 0
 
     @property
     def row_counts(self) -> list[int]:
@@ -49,7 +51,7 @@ class Layout:
         return starts[self.group_text()] + self.prefixes - 1
 
 
-def make_layout(prefixes: Sequence[Tensor], wanted: Tensor) -> Layout:
+def make_layout(prefixes: Sequence[Tensor], wanted: Tensor, window: int = 0) -> Layout:
     """Layout of texts with `prefixes` (int64 [G_i] each, every n >= 1), clean positions only as far as one is needed.
 
     wanted: bool [sum of G_i, d], in the order of the texts and their prefixes, on the device of the pass.
@@ -62,6 +64,7 @@ def make_layout(prefixes: Sequence[Tensor], wanted: Tensor) -> Layout:
         rows[:, 0],
         rows[:, 1],
         wanted.shape[1],
+        window,
     )
 
 
@@ -81,8 +84,14 @@ def mask_positions(layout: Layout) -> Tensor:
 
 
 def visible_before(layout: Layout) -> Tensor:
-    """How many clean positions of its text each wanted row sees, from 0 on: int64 [R]."""
+    """End of the clean positions of its text that each wanted row sees: int64 [R]."""
     return layout.prefixes[layout.row_group]
+
+
+def visible_from(layout: Layout) -> Tensor:
+    """The first clean position of its text that each wanted row sees: int64 [R]."""
+    before = visible_before(layout)
+    return (before - layout.window).clamp(min=0) if layout.window else torch.zeros_like(before)
 
 
 def own_masks_visible(offsets: Tensor, masks: int) -> Tensor:
@@ -104,10 +113,11 @@ def visibility(layout: Layout) -> Callable[[Tensor, Tensor, Tensor, Tensor], Ten
     own = own_masks_visible(torch.arange(layout.depth, device=device), masks)  # [d, d-1]
     key_mask = torch.cat((torch.zeros_like(clean_text), torch.arange(masks, device=device).repeat(groups)))
     row_text, row_group, row_offset = group_text[layout.row_group], layout.row_group, layout.row_offset
-    before = visible_before(layout)
+    since, before = visible_from(layout), visible_before(layout)
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        clean = (key_group[k] < 0) & (key_text[k] == row_text[q]) & (key_position[k] < before[q])
+        near = (key_position[k] >= since[q]) & (key_position[k] < before[q])
+        clean = (key_group[k] < 0) & (key_text[k] == row_text[q]) & near
         return clean | ((key_group[k] == row_group[q]) & own[row_offset[q], key_mask[k]])
 
     return sees

@@ -33,7 +33,8 @@ def packed_hidden(head: DraftHead, packed: Sequence[PackedText], wanted: Tensor,
     backend: as in `attention.attend`.
     """
     masks, device = head.config.draft_length, head.fc.weight.device
-    layout = rules.make_layout([entry.prefixes for entry in packed], wanted.to(device))
+    prefixes = [entry.prefixes for entry in packed]
+    layout = rules.make_layout(prefixes, wanted.to(device), head.config.attention_window)
     shift = int(head.config.shift)
     inputs = [(entry.text, length) for entry, length in zip(packed, layout.lengths, strict=True)]
     layer_input, residual = head.prefix_rows(

@@ -45,5 +45,10 @@ class TrainSettings:
     feature_layers: str = setting(
         "", "Decoder layers from 0 whose outputs are the features, as 1,14,26; '' is 1, N/2 - 1, N - 4.", check=_layers
     )
+    attention_window: int = setting(
+        256,
+        "Positions that a draft looks back on; 0: all, for texts as long as what is served.",
+        check=between(0, 2**24),
+    )
     transition_rank: int = setting(0, "Rank of a transition score trained with the head.", check=between(0, 4096))
     shift: bool = setting(True, "Feed each position the next token; without it the head is for comparison only.")

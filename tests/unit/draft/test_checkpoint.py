@@ -165,6 +165,13 @@ def test_a_draft_vocabulary_that_names_no_target_ids(saved: Path, target: Target
         load_head(saved, target)
 
 
+def test_an_attention_window_is_kept_and_left_out_where_there_is_none(make_config: Callable[..., HeadConfig]) -> None:
+    assert HeadConfig.from_json(make_config(attention_window=256).to_json()).attention_window == 256
+    assert "attention_window" not in make_config().to_json()
+    with pytest.raises(FailedPrecondition, match="attention_window must not be negative, got -1"):
+        make_config(attention_window=-1)
+
+
 def test_public_rope_fields() -> None:
     values = {
         "vocab_size": 97,

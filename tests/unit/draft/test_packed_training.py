@@ -123,8 +123,11 @@ CHECKS = {"leak": leak, "apart": apart}
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_packed_pass_is_inference_and_knows_nothing_else(make_head: MakeHead, check: str, backend: str) -> None:
-    assert CHECKS[check](make_head(), backend) < 1e-4
+@pytest.mark.parametrize("window", [0, 4])
+def test_a_packed_pass_is_inference_and_knows_nothing_else(
+    make_head: MakeHead, window: int, check: str, backend: str
+) -> None:
+    assert CHECKS[check](make_head(attention_window=window), backend) < 1e-4
 
 
 def test_positions_follow_the_contract() -> None:
@@ -211,6 +214,15 @@ def test_a_broken_pass_is_noticed(
 ) -> None:
     break_it(monkeypatch)
     assert CHECKS[noticed_by](make_head(), backend) > 1e-2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_window_of_another_length_is_noticed(
+    make_head: MakeHead, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setattr(rules, "visible_from", lambda layout: (rules.visible_before(layout) - 3).clamp(min=0))
+    assert apart(make_head(attention_window=3), backend) < 1e-4
+    assert apart(make_head(attention_window=4), backend) > 1e-2
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ def naive_logits(head: DraftHead, features: Tensor, next_tokens: Tensor) -> Tens
     values = heads(attention.v_proj.weight, config.num_key_value_heads, False).repeat_interleave(shared, 0)
     scores = queries @ keys.transpose(1, 2) / config.head_dim**0.5
     scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    if config.attention_window:
+        scores[..., : max(0, len(features) - config.attention_window)] = -torch.inf
     stream = residual + (scores.softmax(-1) @ values).transpose(0, 1).flatten(1) @ attention.o_proj.weight.T
     inner = norm(stream, layer.post_attention_layernorm.weight)
     mlp = layer.mlp
@@ -70,8 +72,9 @@ def session(seed: int, length: int) -> tuple[Tensor, Tensor]:
     return torch.randn(length, 96, generator=generator), torch.randint(97, (length,), generator=generator)
 
 
-def test_many_rounds_of_several_sessions_equal_full_recomputation(make_head: MakeHead) -> None:
-    proposer = Proposer(make_head())
+@pytest.mark.parametrize("window", [0, 1, 150])
+def test_many_rounds_of_several_sessions_equal_full_recomputation(make_head: MakeHead, window: int) -> None:
+    proposer = Proposer(make_head(attention_window=window))
     data = [session(seed, 420) for seed in range(3)]
     caches = [proposer.new_cache() for _ in data]
     random = np.random.default_rng(0)
