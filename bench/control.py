@@ -114,7 +114,12 @@ def compare(came: dict[str, Came], phases: Sequence[Phase], window: int, warm_up
         had[start:end] = phase.streams
         settled = slice(start + warm_up, end)
         for mode in FIXED:
-            needed[mode][start:end] = (auto[:, start:end] / came[mode].rates(settled)[:, None]).sum(axis=0)
+            rates = came[mode].rates(settled)
+            if not rates.all():
+                raise click.ClickException(
+                    f"no {TASKS[int(rates.argmin())]} token came in mode {mode}: give more --seconds"
+                )
+            needed[mode][start:end] = (auto[:, start:end] / rates[:, None]).sum(axis=0)
         rows.append(
             {"streams": phase.streams}
             | {mode: round(float(found.tokens[:, settled].sum(axis=0).mean()), 1) for mode, found in came.items()}

@@ -24,11 +24,11 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dartspec.cli.locations import BUILT_IN_MODEL
+from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.draft.target_info import TargetInfo
 from dartspec.services.draft.train.data import Text, choose_vocabulary, read_texts
-from dartspec.services.draft.train.initial import initial_head, random_head, settings_config
+from dartspec.services.draft.train.initial import new_head
 from dartspec.services.draft.train.settings import TrainSettings
 from dartspec.services.draft.train.simulate import evaluate
 from dartspec.services.draft.train.teacher import open_or_build
@@ -48,7 +48,6 @@ MEASURES = ("chain", "tree_16", "tree_59", "hit1", "hit2")
 # Two-sided 95% of Student's t, by the degrees of freedom.
 STUDENT = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 HEADER = "<|im_start|>assistant\n"  # stands for the prompt of an answer whose prompt is not known
-CORPUS = Path(__file__).parent.parent / "models" / "smollm2-135m" / "corpus.npz"
 
 
 def corpus_texts(path: Path, header: Sequence[int], least: int, max_length: int) -> list[Text]:
@@ -156,7 +155,9 @@ def main(
         known = read_texts(shards, max_length)
     else:
         header = AutoTokenizer.from_pretrained(directory).encode(HEADER, add_special_tokens=False)
-        known = corpus_texts(CORPUS, header, 24, max_length)
+        shipped = shipped_directory(BUILT_IN_MODEL)
+        assert shipped is not None, "run from a checkout, or give --text"
+        known = corpus_texts(shipped / "corpus.npz", header, 24, max_length)
     drawn = random.Random(0).sample(known, min(len(known), texts + eval_texts))
     training, unseen = drawn[eval_texts:], drawn[:eval_texts]
     layers, kept = target.feature_layers, 64
@@ -165,15 +166,16 @@ def main(
     vocabulary = torch.from_numpy(choose_vocabulary(training, draft_vocab, target.vocab_size))
 
     common = {"texts": len(training), "steps": steps, "prefixes": prefixes, "draft_vocab": draft_vocab, "dtype": dtype}
+    common["teacher"] = source.fingerprint + held_out.fingerprint  # results of other texts are others
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.is_file() else []
-    runs = [run for run in done if all(run[name] == value for name, value in common.items())]
+    runs = [run for run in done if all(run.get(name) == value for name, value in common.items())]
     wanted = [(seed, name) for seed in range(seeds) for name in names or VARIANTS]
     todo = [key for key in wanted if key not in {(run["seed"], run["variant"]) for run in runs}]
 
-    def keep(run: dict[str, Any]) -> None:
-        runs.append(run)
+    def keep(found: list[dict[str, Any]]) -> None:
+        runs.extend(found)
         with out.open("a") as file:
-            file.write(json.dumps(run) + "\n")
+            file.write("".join(json.dumps(run) + "\n" for run in found))
 
     for seed, name in (bar := tqdm(todo, unit="run")):
         bar.set_postfix_str(f"{name}, seed {seed}")
@@ -181,20 +183,15 @@ def main(
             TrainSettings(steps=steps, prefixes=prefixes, per_text=64, draft_vocab=draft_vocab, seed=seed, dtype=dtype),
             **VARIANTS[name],
         )
-        torch.manual_seed(seed)
-        config = settings_config(target_model, target, settings, len(vocabulary))
-        if settings.init == "random":
-            head = random_head(target, config, vocabulary, seed)
-        else:
-            head = initial_head(target_model, target, config, vocabulary)
+        head = new_head(target_model, target, settings, vocabulary)
         trainer = Trainer(head, source, settings, getattr(torch, dtype))
         for _ in range(steps):
             trainer.train_step()
-        keep({**common, "variant": name, "seed": seed, **_measured(trainer, held_out, eval_texts)})
+        found = {name: _measured(trainer, held_out, eval_texts)}
         if settings.transition_rank:
             trainer.head.transition = None  # the same head, its score left out of the search
-            found = _measured(trainer, held_out, eval_texts)
-            keep({**common, "variant": f"{name}, not used", "seed": seed, **found})
+            found[f"{name}, not used"] = _measured(trainer, held_out, eval_texts)
+        keep([{**common, "variant": variant, "seed": seed, **figures} for variant, figures in found.items()])
     click.echo(json.dumps({**common, "eval_texts": len(unseen), "results": summary(runs)}))
 
 

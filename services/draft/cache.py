@@ -25,6 +25,7 @@ class HeadCache:
     ) -> None:
         self.length = 0
         self._spare = config.draft_length
+        self._window = config.attention_window
         self._grows = store is None
         if store is not None:
             self._store = store
@@ -41,16 +42,16 @@ class HeadCache:
         self._store[1, :, self.length : end] = values.transpose(0, 1)
         self.length = end
 
-    def with_masks(self, keys: Tensor, values: Tensor, window: int = 0) -> tuple[Tensor, Tensor]:
-        """Keys and values [kv_heads, length + rows, head_dim] of the prefix and, behind it, of a round's MASK rows.
+    def with_masks(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [kv_heads, visible + rows, head_dim] of the prefix and, behind it, of a round's MASK rows.
 
-        window: only so many positions of the prefix, the last ones; 0: all of it. The MASK rows do not become part of
-        the cache; the result is a view that the next append invalidates.
+        visible: the whole prefix, or the last of it if the head has a window. The MASK rows do not become part of the
+        cache; the result is a view that the next append invalidates.
         """
         end = self.length + keys.shape[0]
         self._store[0, :, self.length : end] = keys.transpose(0, 1)
         self._store[1, :, self.length : end] = values.transpose(0, 1)
-        first = max(0, self.length - window) if window else 0
+        first = max(0, self.length - self._window) if self._window else 0
         return self._store[0, :, first:end], self._store[1, :, first:end]
 
     def truncate(self, length: int) -> None:

@@ -22,6 +22,8 @@ _POSITIVE = (
     "draft_vocab_size",
     "target_hidden_size",
 )
+# Our additions, at the values that public heads have; such a value is not written.
+_LEFT_OUT: Mapping[str, Any] = {"shift": True, "transition_rank": 0, "attention_window": 0}
 
 
 @dataclass(frozen=True)
@@ -120,10 +122,7 @@ class HeadConfig:
         given["feature_layers"] = tuple(given.get("feature_layers") or ())
         if given.get("head_dim") is None and given.get("hidden_size") and given.get("num_attention_heads"):
             given["head_dim"] = given["hidden_size"] // given["num_attention_heads"]
-        optional = (
-            *("rope_scaling", "target_fingerprint", "accepted_per_round"),
-            *("shift", "transition_rank", "attention_window"),
-        )
+        optional = ("rope_scaling", "target_fingerprint", "accepted_per_round", *_LEFT_OUT)
         missing = sorted(name for name in known if given.get(name) is None and name not in optional)
         if missing:
             raise FailedPrecondition(f"draft head config.json lacks {', '.join(missing)}")
@@ -148,15 +147,10 @@ class HeadConfig:
         """What `config.json` holds."""
         values = asdict(self)
         values["feature_layers"] = list(self.feature_layers)
-        optional = {
-            "shift": True,
-            "transition_rank": 0,
-            "attention_window": 0,
-        }  # left out at these values, which public heads have
         return {
             name: value
             for name, value in values.items()
-            if value not in (None, "", []) and optional.get(name, self) != value
+            if value not in (None, "", []) and _LEFT_OUT.get(name, self) != value
         }
 
 

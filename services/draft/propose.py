@@ -99,10 +99,8 @@ class Proposer:
         )
         queries = head.queries(layer_input, both).unflatten(0, (sessions, masks + 1))
         keys, values = keys.unflatten(0, (sessions, masks)), values.unflatten(0, (sessions, masks))
-        window = self.config.attention_window
         mixed = [
-            _attend(queries[row], *entry.cache.with_masks(keys[row], values[row], window))
-            for row, entry in enumerate(inputs)
+            _attend(queries[row], *entry.cache.with_masks(keys[row], values[row])) for row, entry in enumerate(inputs)
         ]
         return head.finish(torch.cat(mixed), rounds(last_residual, mask_residual).flatten(0, 1))
 

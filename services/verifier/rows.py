@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dartspec.services.common.types import Float32
 
@@ -23,8 +24,7 @@ def host_row(logits: torch.Tensor) -> Float32:
     return logits.float().numpy()
 
 
-def exp_(values: torch.Tensor) -> torch.Tensor:
-    """exp of a vector in place."""
-    for part in values.split(SERIAL_ELEMENTS):
+def exp_in_place(values: NDArray[np.float64]) -> None:
+    """exp of a vector, by torch, whose exp is the faster one."""
+    for part in torch.from_numpy(values).split(SERIAL_ELEMENTS):
         part.exp_()
-    return values

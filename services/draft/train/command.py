@@ -76,7 +76,7 @@ def train(shards: tuple[Path, ...], out: Path, cache: Path | None, run: RunSetti
 
     from dartspec.services.draft.target_info import TargetInfo
     from dartspec.services.draft.train.data import choose_vocabulary, read_texts, split_held_out
-    from dartspec.services.draft.train.initial import chosen_layers, initial_head, random_head, settings_config
+    from dartspec.services.draft.train.initial import chosen_layers, new_head
     from dartspec.services.draft.train.loop import Run, tensorboard_writer
     from dartspec.services.draft.train.train import Trainer
 
@@ -102,11 +102,7 @@ def train(shards: tuple[Path, ...], out: Path, cache: Path | None, run: RunSetti
         raise InvalidArgument("teacher_tokens", f"the target has {target.vocab_size}, got {run.teacher_tokens}")
     size = settings.draft_vocab or target.vocab_size
     vocabulary = torch.from_numpy(choose_vocabulary(training, size, target.vocab_size))
-    config = settings_config(model, target, settings, len(vocabulary))
-    if settings.init == "target-last":
-        head = initial_head(model, target, config, vocabulary)
-    else:
-        head = random_head(target, config, vocabulary, settings.seed)
+    head = new_head(model, target, settings, vocabulary)
 
     source, evaluation = _sources(run, cache, model, target, layers, training, held_out)
     if run.teacher == "cached":

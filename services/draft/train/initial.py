@@ -34,6 +34,14 @@ def chosen_layers(settings: TrainSettings, target: TargetInfo) -> tuple[int, ...
     return layers
 
 
+def new_head(model: Any, target: TargetInfo, settings: TrainSettings, vocabulary: Tensor) -> DraftHead:
+    """The head that training with `settings` starts from. vocabulary: int64, target ids that can be drafted."""
+    config = settings_config(model, target, settings, len(vocabulary))
+    if settings.init == "random":
+        return random_head(target, config, vocabulary, settings.seed)
+    return initial_head(model, target, config, vocabulary)
+
+
 def settings_config(model: Any, target: TargetInfo, settings: TrainSettings, draft_vocab_size: int) -> HeadConfig:
     """The configuration of a head as `settings` describe it."""
     config = head_config(model, target, settings.draft_length, draft_vocab_size)

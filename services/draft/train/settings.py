@@ -15,7 +15,7 @@ def _layers(value: str) -> str | None:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """What is trained and how; the defaults are the recipe of the demo head."""
+    """What is trained and how; the demo head's card has the command that it was made with."""
 
     steps: int = setting(3000, "Optimiser steps.", check=between(1, 10**9))
     prefixes: int = setting(192, "Prefixes a pass.", check=between(1, 10**6))
