@@ -129,6 +129,7 @@ async def measure(levels: Sequence[Level], mode: str, ngram: bool) -> list[dict[
     for level in levels:
         layout = Layout(
             speeds=(1.0,) * level.replicas,
+            processes=level.replicas,
             ngram=ngram,
             # A pass takes what it takes, whatever it holds: the gateway's own part is to be seen.
             verifier=(f"--cost=1:{level.pass_ms},2:{level.pass_ms}", "--no-judgement"),

@@ -37,10 +37,10 @@ class Behaviour:
 
 @dataclass(eq=False)
 class Stream:
-    """One gateway's Rounds stream: its sessions by id, and messages that wait to be sent."""
+    """One gateway's Rounds stream: its sessions by id, and messages that wait to be sent, None behind the last."""
 
     sessions: dict[int, SyntheticSession] = field(default_factory=dict)
-    outgoing: asyncio.Queue[verifier_pb2.RoundsResponse] = field(default_factory=lambda: asyncio.Queue(64))
+    outgoing: asyncio.Queue[verifier_pb2.RoundsResponse | None] = field(default_factory=lambda: asyncio.Queue(64))
     failed: list[verifier_pb2.Event] = field(default_factory=list)
 
 
@@ -99,15 +99,19 @@ class SyntheticEngine:
             verify_ms = behaviour.cost.pass_ms(max(sum(decoding), 1)) + behaviour.prompt_row_ms * reading
             verify_ms /= behaviour.speed
             await asyncio.sleep(verify_ms / 1e3)
+            events, drafting = self._pass(batch, begin)
+            # Measured: sleep is late, and walking takes its time, as in a real verifier's pass.
             verified = loop.time()
-            events = self._pass(batch, begin, 1e3 * (verified - begin))
-            drafted = [event.round for _, event in events if event.round.HasField("proposals")]
-            if drafted:
-                start = loop.time()
+            for _, event in events:
+                if event.HasField("round"):
+                    event.round.timings.verify_ms = 1e3 * (verified - begin)
+            if drafting:
                 await asyncio.sleep(behaviour.draft_ms / behaviour.speed / 1e3)
-                draft_ms = 1e3 * (loop.time() - start)  # measured: sleep is late, and that is not the gateway's doing
+                for session, round in drafting:
+                    round.proposals.CopyFrom(session.propose())
+                draft_ms = 1e3 * (loop.time() - verified)
                 self._draft_ms += (draft_ms - self._draft_ms) * (0.1 if self._draft_ms else 1.0)
-                for round in drafted:
+                for _, round in drafting:
                     round.timings.draft_ms = draft_ms
             self._measure(loop.time() - begin, verify_ms, events)
             await self._send(events)
@@ -129,10 +133,11 @@ class SyntheticEngine:
                 continue
 
     def _pass(
-        self, batch: list[tuple[Stream, int, SyntheticSession]], begin: float, pass_ms: float
-    ) -> list[tuple[Stream, verifier_pb2.Event]]:
+        self, batch: list[tuple[Stream, int, SyntheticSession]], begin: float
+    ) -> tuple[list[tuple[Stream, verifier_pb2.Event]], list[tuple[SyntheticSession, verifier_pb2.RoundEvent]]]:
+        """What a pass that began then commits, and the sessions to draft for with their rounds."""
         self.passes += 1
-        events = []
+        events, drafting = [], []
         running = self._sessions()
         for stream, session_id, session in batch:
             if stream.sessions.get(session_id) is not session:
@@ -145,20 +150,21 @@ class SyntheticEngine:
                 events.append((stream, verifier_pb2.Event(session=session_id, failed=failed)))
                 del stream.sessions[session_id]
                 continue
-            round.timings.verify_ms = pass_ms
             round.timings.wait_ms = 1e3 * max(waited, 0.0)
             if round.nodes_verified:
                 self._learn(round)
             if round.finish_reason:
                 del stream.sessions[session_id]
-            if wanted:
-                self._draft(session, round, running)
+            event = verifier_pb2.Event(session=session_id, round=round)
+            if wanted and self._drafts(session, event.round, running):
+                drafting.append((session, event.round))
             if session.work:  # credit that is left waits from now on
-                session.work[0].at = begin + pass_ms / 1e3
-            events.append((stream, verifier_pb2.Event(session=session_id, round=round)))
-        return events
+                session.work[0].at = asyncio.get_running_loop().time()
+            events.append((stream, event))
+        return events, drafting
 
-    def _draft(self, session: SyntheticSession, round: verifier_pb2.RoundEvent, running: int) -> None:
+    def _drafts(self, session: SyntheticSession, round: verifier_pb2.RoundEvent, running: int) -> bool:
+        """Whether proposals come with the round; else it says why not."""
         if round.finish_reason:
             round.no_draft_reason = verifier_pb2.NO_DRAFT_REASON_FINISHED
         elif not session.draft_length:
@@ -171,7 +177,8 @@ class SyntheticEngine:
             session.steps = 0
             round.no_draft_reason = verifier_pb2.NO_DRAFT_REASON_DOES_NOT_PAY
         else:
-            round.proposals.CopyFrom(session.propose())
+            return True
+        return False
 
     def _pays(self, session: SyntheticSession, running: int) -> bool:
         """As if all sessions were like this one: committed tokens per second of a round against a plain step."""

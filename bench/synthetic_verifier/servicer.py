@@ -63,20 +63,20 @@ class SyntheticServicer(verifier_pb2_grpc.VerifierServiceServicer):
         self.engine.streams.add(stream)
         reader = asyncio.create_task(self._read(requests, stream))
         try:
-            while not reader.done():
-                sending = asyncio.ensure_future(stream.outgoing.get())
-                try:
-                    await asyncio.wait((reader, sending), return_when=asyncio.FIRST_COMPLETED)
-                    if sending.done():
-                        yield sending.result()
-                finally:
-                    sending.cancel()
+            while (message := await stream.outgoing.get()) is not None:
+                yield message
             reader.result()
         finally:
             self.engine.streams.discard(stream)
             reader.cancel()
 
     async def _read(self, requests: AsyncIterator[Any], stream: Stream) -> None:
+        try:
+            await self._take(requests, stream)
+        finally:
+            await stream.outgoing.put(None)
+
+    async def _take(self, requests: AsyncIterator[Any], stream: Stream) -> None:
         loop = asyncio.get_running_loop()
         async for request in requests:
             now = loop.time()
