@@ -1,10 +1,11 @@
 """Plain decoding against speculation with many answers at a time: `python -m bench.concurrency --data DIRECTORY`.
 
 Starts local stacks (gateway, ngram and verifier processes). At each level so many clients answer prompts one after the
-other; the sides take turns, and a side's ratio is the median over the turns of its rate over plain decoding's. Sides
-besides `plain`: `adaptive`, the default budget in mode auto; `fixed:N`, which drafts always and verifies N nodes of
-each tree; `useless`, the adaptive budget with a head of random weights. The last line is a JSON object with `levels`:
-`concurrency`, `plain_tokens_per_s`, `dart_tokens_per_s` (adaptive), `ratio`, and `sides` with the same of each.
+other; tokens count while all of them are at work, since the last answers have fewer for company. The sides take turns,
+and a side's ratio is the median over the turns of its rate over plain decoding's. Sides besides `plain`: `adaptive`,
+the default budget in mode auto; `fixed:N`, which drafts always and verifies N nodes of each tree; `useless`, the
+adaptive budget with a head of random weights. The last line is a JSON object with `levels`: `concurrency`,
+`plain_tokens_per_s`, `dart_tokens_per_s` (adaptive), `ratio`, and `sides` with the same of each.
 """
 
 from __future__ import annotations
@@ -33,35 +34,38 @@ from dartspec.cli.stack_settings import StackSettings
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
 # Answers of one measurement, at least.
 FEWEST_ANSWERS = 6
-# Levels up to this one have two answers for each client.
-TWICE_UP_TO = 8
+# Answers for each client, with up to so many clients and with more.
+FEW_CLIENTS = 16
+MANY_EACH, FEW_EACH = 4, 2
 ADAPTIVE, USELESS = "adaptive", "useless"
 
 Side = tuple[GatewayClient, RequestSettings]
 
 
 async def tokens_per_s(side: Side, prompts: Sequence[Prompt], level: int) -> float:
-    """Rate of ``level`` clients that share the prompts."""
+    """Rate of ``level`` clients that share the prompts, from when all have begun until the first finds none left."""
     client, settings = side
     waiting = list(reversed(prompts))
-    tokens = 0
 
-    async def work() -> None:
-        nonlocal tokens
+    async def work() -> tuple[list[tuple[float, int]], float]:
+        came: list[tuple[float, int]] = []  # when, and how many tokens
         while waiting:
-            answer = await client.answer(waiting.pop().text, settings)
-            tokens += len(answer.token_ids)
+            await client.answer(
+                waiting.pop().text, settings, on_tokens=lambda count: came.append((time.perf_counter(), count))
+            )
+        return came, time.perf_counter()
 
-    begin = time.perf_counter()
-    await asyncio.gather(*(work() for _ in range(level)))
-    return tokens / (time.perf_counter() - begin)
+    work_done = await asyncio.gather(*(work() for _ in range(level)))
+    begin = max(came[0][0] for came, _ in work_done)
+    end = min(end for _, end in work_done)
+    return sum(count for came, _ in work_done for at, count in came if begin < at <= end) / (end - begin)
 
 
 async def measure_level(
     sides: dict[str, Side], prompts: Sequence[Prompt], level: int, turns: int, bar: tqdm[Any]
 ) -> dict[str, Any]:
     """One level: `plain` and the other sides in turns."""
-    count = max(FEWEST_ANSWERS, 2 * level if level <= TWICE_UP_TO else level)
+    count = max(FEWEST_ANSWERS, level * (MANY_EACH if level <= FEW_CLIENTS else FEW_EACH))
     part = [prompts[i % len(prompts)] for i in range(count)]
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(turns):

@@ -41,16 +41,28 @@ class GatewayClient:
         await self._channel.close()
 
     async def answer(
-        self, prompt: str, settings: RequestSettings, on_text: Callable[[str], object] | None = None
+        self,
+        prompt: str,
+        settings: RequestSettings,
+        on_text: Callable[[str], object] | None = None,
+        on_tokens: Callable[[int], object] | None = None,
     ) -> Answer:
-        """Answer one prompt; ``on_text`` gets pieces of text. Raises what the gateway raised, or Unavailable."""
+        """Answer one prompt. Raises what the gateway raised, or Unavailable.
+
+        ``on_text`` gets pieces of text, ``on_tokens`` the number of tokens of each chunk.
+        """
         request = build_request(prompt, settings, self._model)
         try:
-            return await self._collect(request, on_text)
+            return await self._collect(request, on_text, on_tokens)
         except grpc.aio.AioRpcError as error:
             raise mapped_error(error, self.address) from error
 
-    async def _collect(self, request: gateway_pb2.GenerateRequest, on_text: Callable[[str], object] | None) -> Answer:
+    async def _collect(
+        self,
+        request: gateway_pb2.GenerateRequest,
+        on_text: Callable[[str], object] | None,
+        on_tokens: Callable[[int], object] | None,
+    ) -> Answer:
         start, finish = None, None
         token_ids: list[int] = []
         logprobs: list[float] = []
@@ -81,6 +93,8 @@ class GatewayClient:
                 pieces.append(chunk.text)
                 if on_text is not None and chunk.text:
                     on_text(chunk.text)
+                if on_tokens is not None:
+                    on_tokens(len(chunk.token_ids))
         ended = time.perf_counter()
         if start is None or finish is None:
             raise InternalError(f"gateway {self.address} ended an answer without its first or last message")

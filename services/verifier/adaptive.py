@@ -121,7 +121,7 @@ class AdaptiveBudget:
         """Time between two passes, cut where it looks like a client that made a pause rather than a round's own."""
         return min(milliseconds, PAUSE_FACTOR * self.overhead_ms + PAUSE_MS)
 
-    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int) -> None:
+    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int, away: int) -> None:
         sessions = len(outcomes)
         nodes = sum(len(outcome.tree) for outcome in outcomes)
         with_trees = sum(len(outcome.tree) > 0 for outcome in outcomes)
@@ -138,7 +138,8 @@ class AdaptiveBudget:
                 way = True
             elif not with_trees and not drafted:
                 way = False
-            self.regimes.observe(way, sessions, sum(outcome.committed for outcome in outcomes), cycle_ms)
+            # Late sessions make small passes, which must not be taken for those of few sessions.
+            self.regimes.observe(way, sessions + away, sum(outcome.committed for outcome in outcomes), cycle_ms)
         for outcome in outcomes:
             if outcome.offered:
                 self._rounds += 1

@@ -54,10 +54,16 @@ class Budget(Protocol):
         """
 
     def pays(self, gain: Gain, sessions: int) -> bool:
-        """Whether a session with this gain should draft now, while so many decode; called once for every chance."""
+        """Whether a session with this gain should draft now, while so many decode; called once for every chance.
 
-    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int) -> None:
-        """A pass of this shape, trees included, is done; after the pass before it ``drafted`` sessions drafted."""
+        sessions: also those that will miss the next pass, since their candidates are being searched.
+        """
+
+    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int, away: int) -> None:
+        """A pass of this shape, trees included, is done; after the pass before it ``drafted`` sessions drafted.
+
+        away: sessions that decode and missed it, since their candidates are being searched.
+        """
 
     def observe_overhead(self, milliseconds: float) -> None:
         """The engine spent this much between two passes with trees: draft, search, transport."""
@@ -79,7 +85,7 @@ class FixedBudget:
     def pays(self, gain: Gain, sessions: int) -> bool:
         return True
 
-    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int) -> None:
+    def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int, away: int) -> None:
         """Nothing depends on it."""
 
     def observe_overhead(self, milliseconds: float) -> None:

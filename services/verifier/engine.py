@@ -209,12 +209,13 @@ class Engine:
         self._stragglers.passed(seconds)
         if decoded := outcomes(turns):
             cycle = None if since is None else 1e3 * (begin + seconds - since)
-            self.budget.observe(decoded, shape(turns), Times(1e3 * seconds, cycle), self._drafted)
+            away = self._stragglers.away(begin)
+            self.budget.observe(decoded, shape(turns), Times(1e3 * seconds, cycle), self._drafted, away)
         return seconds
 
     def _draft(self, turns: Sequence[Turn], keys: dict[int, Key]) -> float | None:
         """The head's pass for the sessions that want candidates; its seconds, None when there was none."""
-        going_on = sum(turn.commit is not None for turn in turns)
+        going_on = sum(turn.commit is not None for turn in turns) + self._stragglers.away(time.monotonic())
         drafting = choose_drafts(turns, self.decoder, self.budget, going_on)
         if not drafting:
             return None

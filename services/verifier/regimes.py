@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-# A cycle is the time from the end of a pass to the end of the next. Cycles of one try of drafting, and of plain
-# decoding, whose rate hardly varies.
+# A cycle is the time from the end of a pass to the end of the next. Cycles of one try of drafting, or fewer that have
+# so many rounds of sessions; and of plain decoding, whose rate hardly varies.
 TRY_DRAFTS = 6
+TRY_ROUNDS = 45
 TRY_PLAIN = 2
 # Cycles until the first try of drafting, and of plain decoding; doubles with every try that changes nothing.
 FIRST_PAUSE = 32
@@ -71,26 +72,30 @@ class _Class:
     """What is known of one class of concurrency."""
 
     drafting: bool  # the way in force
-    least_gain: float = 1.0  # of drafting over plain decoding
+    many: bool = False
     plain: Rate = field(default_factory=Rate)
     drafts: Rate = field(default_factory=Rate)  # since they were begun with
     lately: Rate = field(default_factory=lambda: Rate(SHORT_MEMORY))  # the same, sooner forgotten
     left: int = FIRST_PLAIN_PAUSE  # cycles until the other way is tried
     trying: int = 0  # cycles left of a try
+    catching_up: bool = False  # the heads of all sessions, after plain decoding; no round is like that one
     held: int = 0  # cycles for which the way in force has been so
     plain_pause: int = FIRST_PLAIN_PAUSE  # before plain decoding is tried again
     drafts_pause: int = FIRST_PAUSE  # before drafts are
 
     def cycle(self, drafting: bool | None, sessions: int, tokens: int, milliseconds: float) -> None:
         """A cycle is over; see `Regimes.observe`."""
-        if drafting is not None:
+        if drafting and self.catching_up:
+            self.catching_up = False
+        elif drafting is not None:
             for rate in (self.drafts, self.lately) if drafting else (self.plain,):
                 rate.add(tokens, milliseconds, sessions)
         self.held += 1
         if self.trying:
             self.trying -= 1
             hopeless = not self.drafting and self.lately.rounds >= FEW_ROUNDS and not self._drafts_win()
-            if hopeless or not self.trying:
+            known = not self.drafting and self.lately.rounds >= TRY_ROUNDS
+            if hopeless or known or not self.trying:
                 self._judge()
         elif self.drafting and not self._drafts_win():
             self._judge()
@@ -106,6 +111,7 @@ class _Class:
         else:
             # What was measured long ago shall not outvote what comes now.
             self.drafts, self.lately = Rate(), Rate(SHORT_MEMORY)
+            self.catching_up = self.many  # few have little to catch up with, and each cycle is a sixth of their try
 
     def _judge(self) -> None:
         """Decide anew, at the end of a try or when drafting does worse than plain decoding did."""
@@ -127,7 +133,7 @@ class _Class:
             return self.drafting
         if self.drafting and self.lately.rounds < SOME_ROUNDS:
             return True
-        plain = self.least_gain * self.plain.value
+        plain = (LEAST_GAIN if self.many else 1.0) * self.plain.value
         return self.drafts.hoped(1.0) >= plain and self.lately.hoped(CERTAIN) >= plain
 
 
@@ -156,9 +162,5 @@ class Regimes:
             many = bits >= MANY.bit_length()
             lost = any(not known.drafting for fewer, known in self._classes.items() if fewer < bits)
             drafting = not many and not lost and self._expected(sessions)
-            self._classes[bits] = _Class(
-                drafting,
-                least_gain=LEAST_GAIN if many else 1.0,
-                left=FIRST_PLAIN_PAUSE if drafting else FIRST_PAUSE,
-            )
+            self._classes[bits] = _Class(drafting, many, left=FIRST_PLAIN_PAUSE if drafting else FIRST_PAUSE)
         return self._classes[bits]

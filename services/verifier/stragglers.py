@@ -12,6 +12,8 @@ from collections.abc import Hashable
 NEW = 0.1
 # A session that is late by this factor is not waited for any longer.
 LATE = 2.0
+# One that has been away for so many passes does not count among those that decode: its client has stopped reading.
+AWAY_PASSES = 4.0
 # Before anything was measured.
 FIRST_TURNAROUND_SECONDS = 0.003
 # The same for a pass.
@@ -36,6 +38,11 @@ class Stragglers:
         if since is not None:
             # One slow client must not make everybody wait, so a single measurement counts for little.
             self._turnaround += NEW * (min(now - since, LATE * self._turnaround) - self._turnaround)
+
+    def away(self, now: float) -> int:
+        """Sessions that will come back to decode, as far as one can tell."""
+        longest = AWAY_PASSES * self._pass
+        return sum(now - since < longest for since in self._left.values())
 
     def gone(self, key: Hashable) -> None:
         """The session is closed."""

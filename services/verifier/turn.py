@@ -119,7 +119,7 @@ def outcomes(turns: Sequence[Turn]) -> list[Outcome]:
 def choose_drafts(turns: Sequence[Turn], decoder: Decoder, budget: Budget, decoding: int) -> list[Turn]:
     """The turns after which the head drafts; for the others that asked for it, why it does not.
 
-    decoding: sessions that will decode in the next pass, at least 1 when a turn has a commit.
+    decoding: sessions that decode, at least 1 when a turn has a commit.
     """
     chosen = []
     for turn in turns:

@@ -28,11 +28,12 @@ def observe(
     slowdown: float = 1.0,
     cycle_ms: float | None = None,
     drafted: int = 0,
+    away: int = 0,
 ) -> None:
     """A pass that took so much longer than by the budget's table."""
     shape = Shape(sum(1 + len(outcome.tree) for outcome in outcomes), 0.0)
     times = Times(slowdown * float(budget.cost.pass_ms(shape.rows)), cycle_ms)
-    budget.observe(outcomes, shape, times, drafted)
+    budget.observe(outcomes, shape, times, drafted, away)
 
 
 def outcome_of(gain: Gain, tree: Tree, accepted: int) -> Outcome:
@@ -102,6 +103,18 @@ def test_what_cycles_take_decides_for_all_sessions() -> None:
     assert not budget.pays(Gain(), 4)
     assert not budget.pays(Gain(), 9)  # nor with more
     assert budget.pays(Gain(), 1)
+
+
+def test_sessions_that_miss_a_pass_count_among_those_that_decode() -> None:
+    budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
+    for _ in range(100):
+        # Three of twelve are in time: as many passes as sessions come apart, each as long as one of all.
+        if budget.pays(Gain(), 12):
+            observe(budget, [outcome_of(Gain(), tree_of([0.5]), 1)] * 3, cycle_ms=60.0, drafted=3, away=9)
+        else:
+            observe(budget, [outcome_of(Gain(), Tree.empty(), 0)] * 12, cycle_ms=60.0)
+    assert not budget.pays(Gain(), 12)
+    assert budget.pays(Gain(), 3)  # of which nothing has been seen
 
 
 def test_a_pause_of_a_client_counts_little() -> None:

@@ -114,6 +114,21 @@ def test_many_sessions_begin_plainly_and_draft_after_the_first_try_that_pays() -
     assert replica.regimes._class(8).drafting
 
 
+@pytest.mark.parametrize(("sessions", "cycles"), [(8, 6), (16, 4), (32, 3), (64, 2)])
+def test_a_try_with_many_sessions_is_short_and_does_not_count_the_heads_catching_up(sessions: int, cycles: int) -> None:
+    regimes = Regimes(lambda _: False)
+    while not regimes.drafting(sessions):
+        regimes.observe(False, sessions, sessions, PLAIN_MS)
+    regimes.observe(True, sessions, sessions, 100 * PLAIN_MS)  # this one would decide alone
+    tried = 1
+    while regimes._class(sessions).trying:
+        # 1.03 times as fast as plain decoding: too little for many, and not so bad that the try is given up.
+        regimes.observe(True, sessions, 2 * sessions, 2 * PLAIN_MS / 1.03)
+        tried += 1
+    assert tried == cycles
+    assert regimes._class(sessions).drafts.milliseconds < 2 * TRY_DRAFTS * PLAIN_MS
+
+
 def test_a_try_of_plain_decoding_does_not_stop_drafts_that_are_hardly_known() -> None:
     regimes = Regimes(lambda _: True)
     for _ in range(300):  # plain decoding was asked for: tries begin and end, and nobody drafts

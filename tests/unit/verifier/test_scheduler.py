@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import pytest
 
 from dartspec.services.verifier.scheduler import MAX_DECODING, PREFILL_ROWS, SHARED_PREFILL_ROWS, choose
-from dartspec.services.verifier.stragglers import FIRST_PASS_SECONDS, FIRST_TURNAROUND_SECONDS, LATE, Stragglers
+from dartspec.services.verifier.stragglers import (
+    AWAY_PASSES,
+    FIRST_PASS_SECONDS,
+    FIRST_TURNAROUND_SECONDS,
+    LATE,
+    Stragglers,
+)
 
 
 @dataclass
@@ -109,3 +115,15 @@ def test_turnaround_and_pass_are_learned() -> None:
     stragglers.arrived(1, now + 1000.0)  # one that slept does not make everybody wait
     stragglers.left(1, now)
     assert stragglers.patience(10, now) < 1.2 * LATE * 0.010
+
+
+def test_sessions_whose_candidates_are_searched_are_away_until_they_stay_too_long() -> None:
+    stragglers = Stragglers()
+    for key in range(3):
+        stragglers.left(key, now=10.0)
+    assert stragglers.away(10.01) == 3
+    stragglers.arrived(0, now=10.01)
+    stragglers.gone(1)
+    assert stragglers.away(10.01) == 1
+    assert stragglers.away(10.0 + 0.99 * AWAY_PASSES * FIRST_PASS_SECONDS) == 1
+    assert stragglers.away(10.0 + 1.01 * AWAY_PASSES * FIRST_PASS_SECONDS) == 0
