@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
 from dartspec.gateway import mode_reasons
 from dartspec.gateway.ledger import Ledger
 from dartspec.gateway.model import Model
-from dartspec.gateway.search import CONTEXT_TOKENS, TreeSearch
+from dartspec.gateway.offers import Offers
+from dartspec.gateway.search import TreeSearch
 from dartspec.gateway.session import Session
 from dartspec.gateway.types import Mode, NoDraftReason, Opening, Round
 
@@ -37,14 +37,18 @@ async def rounds(
     ``speculates``: whether drafting is left to the verifier now; asked in mode auto before each command.
 
     The next command goes out only when the caller comes back for the next round: a client that does not read stops
-    its own work, and nothing is searched after a stop string.
+    its own work.
     """
     drafting = opening.mode is not Mode.PLAIN
     steered = False  # kept from drafting, or on the way back
-    context = deque(opening.token_ids, maxlen=CONTEXT_TOKENS)
+
+    def may_draft() -> bool:
+        return opening.mode is not Mode.AUTO or speculates()
+
+    offers = Offers(opening.token_ids, model, search, may_draft)
+    session.heard = offers.heard
     while True:
         round = await session.next_round()
-        context.extend(round.token_ids)
         yield round
         if round.finish_reason:
             return
@@ -53,12 +57,12 @@ async def rounds(
         drafting = drafting and round.no_draft_reason not in FOR_GOOD
         if session.offered and session.ahead:
             continue  # the round with the proposals has come and is next
-        if drafting and opening.mode is Mode.AUTO and not speculates():
+        if drafting and not may_draft():
             steered, ledger.mode_reason = True, mode_reasons.STEERED
             _grant(session, STEERED_CREDIT, drafting=False)
         elif round.proposals is not None:
             steered = False
-            found = await search.tree(model, context, round.proposals, round.search_nodes)
+            found = await offers.tree(round)
             ledger.searched(found)
             session.verify(found.tree, draft_after=True)
             if opening.mode is Mode.AUTO:

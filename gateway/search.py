@@ -69,10 +69,10 @@ class TreeSearch:
             # Sessions that got their trees run before this, the stream that takes their commands after one turn more.
             await asyncio.sleep(0)
 
-    async def tree(
+    def begin(
         self, model: Model, context: Sequence[int], proposals: common_pb2.Proposals, nodes: int = 0
-    ) -> Found:
-        """A tree for one session whose last tokens are ``context``, the pending one included.
+    ) -> asyncio.Future[Found]:
+        """Search a tree for one session whose last tokens are ``context``, the pending one included.
 
         nodes: most that the verifier wants; 0: as many as the settings say.
         """
@@ -82,12 +82,14 @@ class TreeSearch:
         if batch is None:
             batch = self._batches[key] = _Batch(model, nodes)
             self._latest = batch.done = loop.create_future()
-            # Sessions that were woken together all run before this does.
-            loop.call_soon(self._send, key)
+            # Runs once whoever asks in this turn of the loop has done so, and before what is woken in it.
+            task = asyncio.create_task(self._answer(key))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         batch.queries.append(ngram_pb2.SearchQuery(context=context, proposals=proposals))
         answer: asyncio.Future[Found] = loop.create_future()
         batch.answers.append(answer)
-        return await answer
+        return answer
 
     async def close(self) -> None:
         """Close the channels."""
@@ -96,12 +98,8 @@ class TreeSearch:
         for client in self._clients.values():
             await client.close()
 
-    def _send(self, key: tuple[tuple[str, ...], int]) -> None:
-        task = asyncio.create_task(self._answer(self._batches.pop(key)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, batch: _Batch) -> None:
+    async def _answer(self, key: tuple[tuple[str, ...], int]) -> None:
+        batch = self._batches.pop(key)
         found = [Found(None)] * len(batch.queries)
         try:
             response = await self._search(batch)

@@ -17,7 +17,7 @@ class Session:
     """Made by `VerifierLink.open`. Once closed or failed, commands are dropped and `next_round` raises.
 
     n: position of the pending token. credit: rounds that were asked for and have not come. offered: the last round that
-    came, though perhaps not given out yet, carries proposals.
+    came, though perhaps not given out yet, carries proposals. heard: called with each round when it comes.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Session:
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self.offered = False
+        self.heard: Callable[[Round], object] = lambda round: None
         self._ask(1, RoundKind.OPEN, open=_open_command(opening))
 
     def verify(self, tree: common_pb2.Tree | None, *, draft_after: bool) -> None:
@@ -97,6 +98,7 @@ class Session:
         self.offered = round.proposals is not None
         self.credit = 0 if self.offered else self.credit - 1
         self._rounds.append(round)
+        self.heard(round)
         if round.finish_reason:
             self._finish(InternalError("the answer is finished"), tell_verifier=False)
         self._wake()
