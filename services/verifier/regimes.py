@@ -19,6 +19,9 @@ TRY_PLAIN = 2
 # Cycles until the first try of drafting, and of plain decoding; doubles with every try that changes nothing.
 FIRST_PAUSE = 32
 FIRST_PLAIN_PAUSE = 8
+# The same before the first try of drafting with many sessions where nobody expects it to pay: all their heads catch up
+# for it, which takes as long as a pass or two.
+UNLIKELY_PAUSE = 256
 LONGEST_PAUSE = 1024
 # Cycles after which a measurement counts for a third of a new one; and where a change shall be seen soon.
 MEMORY = 256.0
@@ -141,7 +144,7 @@ class Regimes:
     """The way in force by class of concurrency."""
 
     def __init__(self, expected: Callable[[int], bool]) -> None:
-        """``expected``: whether drafting should pay with so many sessions; asked when a class of few is new."""
+        """``expected``: whether drafting should pay with so many sessions; asked when a class is new."""
         self._expected = expected
         self._classes: dict[int, _Class] = {}
 
@@ -161,6 +164,10 @@ class Regimes:
             # sessions begin plainly: a second later the first try knows what an expectation here has been wrong about.
             many = bits >= MANY.bit_length()
             lost = any(not known.drafting for fewer, known in self._classes.items() if fewer < bits)
-            drafting = not many and not lost and self._expected(sessions)
-            self._classes[bits] = _Class(drafting, many, left=FIRST_PLAIN_PAUSE if drafting else FIRST_PAUSE)
+            likely = not lost and self._expected(sessions)
+            pause = UNLIKELY_PAUSE if many and not likely else FIRST_PAUSE
+            if likely and not many:
+                self._classes[bits] = _Class(True)
+            else:
+                self._classes[bits] = _Class(False, many, left=pause, drafts_pause=pause)
         return self._classes[bits]

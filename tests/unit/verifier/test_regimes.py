@@ -129,6 +129,26 @@ def test_a_try_with_many_sessions_is_short_and_does_not_count_the_heads_catching
     assert regimes._class(sessions).drafts.milliseconds < 2 * TRY_DRAFTS * PLAIN_MS
 
 
+@pytest.mark.parametrize(
+    ("sessions", "expected", "pause"), [(4, False, 32), (8, True, 32), (8, False, 256), (64, False, 256)]
+)
+def test_many_sessions_of_which_nobody_expects_a_gain_try_late(sessions: int, expected: bool, pause: int) -> None:
+    regimes = Regimes(lambda _: expected)
+    waited = 0
+    while not regimes.drafting(sessions):
+        regimes.observe(False, sessions, sessions, PLAIN_MS)
+        waited += 1
+    assert waited == pause
+
+
+def test_where_drafts_lost_with_fewer_many_sessions_try_late() -> None:
+    regimes = Regimes(lambda _: True)
+    Replica(regimes, 4).run(100, 0.3)
+    for _ in range(200):
+        regimes.observe(False, 20, 20, PLAIN_MS)
+        assert not regimes.drafting(20)
+
+
 def test_a_try_of_plain_decoding_does_not_stop_drafts_that_are_hardly_known() -> None:
     regimes = Regimes(lambda _: True)
     for _ in range(300):  # plain decoding was asked for: tries begin and end, and nobody drafts
