@@ -14,8 +14,8 @@ from dartspec.gateway.types import Round
 class Offers:
     """Searches while the round's tokens are still made into text for the client.
 
-    ``wanted``: whether drafting is left to the verifier; asked when proposals come. A tree that is not asked for after
-    that is lost: the client stopped reading, or a stop string ended the answer.
+    ``wanted``: whether drafting is left to the verifier; asked when proposals come. Where a stop string ends the answer
+    in that round, the search was for nothing.
     """
 
     def __init__(self, token_ids: Sequence[int], model: Model, search: TreeSearch, wanted: Callable[[], bool]) -> None:

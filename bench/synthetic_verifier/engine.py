@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from dataclasses import dataclass, field
 
@@ -37,11 +38,16 @@ class Behaviour:
 
 @dataclass(eq=False)
 class Stream:
-    """One gateway's Rounds stream: its sessions by id, and messages that wait to be sent, None behind the last."""
+    """One gateway's Rounds stream: its sessions by id, and messages that wait to be sent; None only wakes."""
 
     sessions: dict[int, SyntheticSession] = field(default_factory=dict)
     outgoing: asyncio.Queue[verifier_pb2.RoundsResponse | None] = field(default_factory=lambda: asyncio.Queue(64))
     failed: list[verifier_pb2.Event] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Wake whoever sends the messages; where many wait, nobody sleeps."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self.outgoing.put_nowait(None)
 
 
 class SyntheticEngine:

@@ -62,8 +62,9 @@ class SyntheticServicer(verifier_pb2_grpc.VerifierServiceServicer):
         yield verifier_pb2.RoundsResponse(hello=HELLO, load=self.engine.load())
         self.engine.streams.add(stream)
         reader = asyncio.create_task(self._read(requests, stream))
+        reader.add_done_callback(lambda _: stream.end())
         try:
-            while (message := await stream.outgoing.get()) is not None:
+            while not reader.done() and (message := await stream.outgoing.get()) is not None:
                 yield message
             reader.result()
         finally:
@@ -71,12 +72,6 @@ class SyntheticServicer(verifier_pb2_grpc.VerifierServiceServicer):
             reader.cancel()
 
     async def _read(self, requests: AsyncIterator[Any], stream: Stream) -> None:
-        try:
-            await self._take(requests, stream)
-        finally:
-            await stream.outgoing.put(None)
-
-    async def _take(self, requests: AsyncIterator[Any], stream: Stream) -> None:
         loop = asyncio.get_running_loop()
         async for request in requests:
             now = loop.time()

@@ -136,10 +136,10 @@ class AdaptiveBudget:
             way = None
             if 2 * max(with_trees, drafted) >= sessions:
                 way = True
-            elif not with_trees and not drafted:
+            elif not with_trees and not drafted and not away:
                 way = False
             # Late sessions make small passes, which must not be taken for those of few sessions.
-            self.regimes.observe(way, sessions + away, sum(outcome.committed for outcome in outcomes), cycle_ms)
+            self.regimes.observe(way, sessions, sum(outcome.committed for outcome in outcomes), cycle_ms, away)
         for outcome in outcomes:
             if outcome.offered:
                 self._rounds += 1

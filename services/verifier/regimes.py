@@ -153,21 +153,23 @@ class Regimes:
         found = self._class(sessions)
         return found.drafting != bool(found.trying)
 
-    def observe(self, drafting: bool | None, sessions: int, tokens: int, milliseconds: float) -> None:
-        """A cycle of ``sessions`` that committed ``tokens``. drafting None: it was neither the one nor the other."""
-        self._class(sessions).cycle(drafting, sessions, tokens, milliseconds)
+    def observe(self, drafting: bool | None, sessions: int, tokens: int, milliseconds: float, away: int = 0) -> None:
+        """A cycle of ``sessions`` that committed ``tokens``. drafting None: it was neither the one nor the other.
+
+        away: sessions that decode, too, and were not in it.
+        """
+        self._class(sessions + away).cycle(drafting, sessions, tokens, milliseconds)
 
     def _class(self, sessions: int) -> _Class:
         bits = sessions.bit_length()
         if bits not in self._classes:
             # More sessions leave less to gain: where drafting has lost with fewer, it is not begun with here. Many
-            # sessions begin plainly: a second later the first try knows what an expectation here has been wrong about.
+            # sessions begin plainly: their first try knows what an expectation here has been wrong about.
             many = bits >= MANY.bit_length()
             lost = any(not known.drafting for fewer, known in self._classes.items() if fewer < bits)
             likely = not lost and self._expected(sessions)
+            drafting = likely and not many
             pause = UNLIKELY_PAUSE if many and not likely else FIRST_PAUSE
-            if likely and not many:
-                self._classes[bits] = _Class(True)
-            else:
-                self._classes[bits] = _Class(False, many, left=pause, drafts_pause=pause)
+            left = FIRST_PLAIN_PAUSE if drafting else pause
+            self._classes[bits] = _Class(drafting, many, left=left, drafts_pause=pause)
         return self._classes[bits]

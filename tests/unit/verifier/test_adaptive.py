@@ -117,6 +117,22 @@ def test_sessions_that_miss_a_pass_count_among_those_that_decode() -> None:
     assert budget.pays(Gain(), 3)  # of which nothing has been seen
 
 
+def test_passes_of_some_while_others_are_searched_say_nothing_of_plain_decoding() -> None:
+    budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
+    for _ in range(20):
+        observe(budget, [outcome_of(Gain(), Tree.empty(), 0)] * 4, cycle_ms=40.0)
+        observe(budget, [outcome_of(Gain(), Tree.empty(), 0)], cycle_ms=40.0, away=3)  # a quarter of that rate
+    plain = budget.regimes._class(4).plain
+    assert plain.value == pytest.approx(4 / 40.0)
+
+
+def test_rounds_of_a_pass_are_those_of_the_sessions_in_it() -> None:
+    budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
+    observe(budget, [outcome_of(Gain(), tree_of([0.5]), 1)] * 2, cycle_ms=60.0, drafted=2, away=4)
+    drafts = budget.regimes._class(6).drafts
+    assert (drafts.rounds, drafts.tokens) == (2, 4)
+
+
 def test_a_pause_of_a_client_counts_little() -> None:
     budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
     budget.observe_overhead(16.0)
