@@ -24,7 +24,7 @@ import transformers
 from bench import gpu_attention, gpu_correctness, gpu_host, gpu_passes
 from bench.gpu_model import PRESETS, Preset, make_target
 from bench.gpu_timing import Clock, bandwidth, rounded
-from dartspec.services.verifier.graphs import MOST_ROWS, probe, shapes
+from dartspec.services.verifier.graphs import MOST_ROWS, Graphs, probe, shapes
 from dartspec.services.verifier.loader import LoadedTarget
 
 # Seconds that must be left for a section to begin.
@@ -87,7 +87,7 @@ class Check:
         c, most = target.config, max(self.preset.batches)
         if self.device.type == "cuda":
             target.prepare(most, _MOST_NODES)
-            graphs = target.graphs
+            graphs = target.fast if isinstance(target.fast, Graphs) else None
             report["used"] = graphs is not None
             if graphs is None:
                 # Once more without the judgement, so that the report says what was wrong.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -19,15 +20,15 @@ from dartspec.services.verifier.kv_cache import KVCache
 from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.static_inputs import Inputs, Shape, items_needed, representable
 from dartspec.services.verifier.static_pass import Kernels, static_pass
-from dartspec.services.verifier.target import Pass, Target
+from dartspec.services.verifier.target import FastPasses, Pass, Target
 
 log = logging.getLogger(__name__)
 
 MOST_ROWS = 1024
 # Scores of one piece of a segment that a kernel holds at a time: query rows times the heads that share keys.
 _SMALL_TILE, _TILE = 16, 64
-# Relative error of the logits above which a graph is wrong rather than rounded otherwise; a wrong mask gives about 1.
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
+# Relative error of the logits above which passes are wrong rather than rounded otherwise; a wrong mask gives about 1.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 _REPEATS = 7
 
 Capture = Callable[[Callable[[], Pass]], tuple[Callable[[], None], Pass]]
@@ -115,40 +116,56 @@ def captured(target: Target, max_sessions: int, max_nodes: int) -> Graphs | None
     except Exception as error:  # a compiler or driver that does not do it; passes without graphs still work
         log.warning("passes run without CUDA graphs: %s: %s", type(error).__name__, error)
         return None
-    if not difference < _TOLERANCE[target.dtype] or slower >= 1.0:
+    if not difference < TOLERANCE[target.dtype] or slower >= 1.0:
         log.warning("passes run without CUDA graphs: relative error %.2g, %.2f times the time", difference, slower)
         return None
     log.info("%d CUDA graphs; a pass of one token takes %.2f of the time without", len(graphs), slower)
     return graphs
 
 
-def probe(target: Target, graphs: Graphs) -> tuple[float, float]:
-    """Relative error of a mixed pass against the plain way, and the time of a single token over the plain way's."""
-    vocabulary = target.config.vocab_size
-    caches = [target.new_cache(512) for _ in range(2)]
-    most = len(target.rope[0]) // 2
-    prefixes = (min(150, most), min(40, most))
-    for cache, length in zip(caches, prefixes, strict=True):
-        target.eager([_consecutive(cache, [7 * i % vocabulary for i in range(length)])])
-        cache.commit(range(length))
-    star = np.eye(6, dtype=bool)
-    star[:, 0] = True
-    tree = Segment(caches[0], [i % vocabulary for i in range(6)], np.array([0, 1, 1, 1, 1, 1], np.int32), star)
-    mixed = [tree, _consecutive(caches[1], [3 % vocabulary])]
-    found = graphs.run(mixed)
-    assert found is not None
-    got, expected = (target.logits(out.hidden).float() for out in (found, target.eager(mixed)))
-    relative = float((got - expected).norm() / expected.norm())
+def relative_error(target: Target, passes: FastPasses) -> float:
+    """Of the logits of a mixed pass, against the plain way."""
+    with _sessions(target) as mixed:
+        found = passes.run(mixed)
+        assert found is not None
+        got, expected = (target.logits(out.hidden).float() for out in (found, target.eager(mixed)))
+        return float((got - expected).norm() / expected.norm())
 
-    def milliseconds(forward: Callable[[Sequence[Segment]], Pass | None]) -> float:
+
+def probe(target: Target, passes: FastPasses) -> tuple[float, float]:
+    """Relative error of a mixed pass against the plain way, and the time of a single token over the plain way's."""
+
+    def milliseconds(forward: Callable[[Sequence[Segment]], Pass | None], segments: Sequence[Segment]) -> float:
         begin = time.perf_counter()
-        out = forward(mixed[1:])
+        out = forward(segments)
         assert out is not None
         out.hidden.cpu()  # waits for the device
         return time.perf_counter() - begin
 
-    ratios = [milliseconds(graphs.run) / milliseconds(target.eager) for _ in range(_REPEATS)]
-    return relative, statistics.median(ratios)
+    with _sessions(target) as mixed:
+        single = mixed[1:]
+        ratios = [milliseconds(passes.run, single) / milliseconds(target.eager, single) for _ in range(_REPEATS)]
+    return relative_error(target, passes), statistics.median(ratios)
+
+
+@contextmanager
+def _sessions(target: Target) -> Iterator[list[Segment]]:
+    """A tree and a single token of two sessions."""
+    vocabulary = target.config.vocab_size
+    caches = [target.new_cache(512) for _ in range(2)]
+    try:
+        most = len(target.rope[0]) // 2
+        prefixes = (min(150, most), min(40, most))
+        for cache, length in zip(caches, prefixes, strict=True):
+            target.eager([_consecutive(cache, [7 * i % vocabulary for i in range(length)])])
+            cache.commit(range(length))
+        star = np.eye(6, dtype=bool)
+        star[:, 0] = True
+        tree = Segment(caches[0], [i % vocabulary for i in range(6)], np.array([0, 1, 1, 1, 1, 1], np.int32), star)
+        yield [tree, _consecutive(caches[1], [3 % vocabulary])]
+    finally:
+        for cache in caches:
+            cache.release()
 
 
 def _consecutive(cache: KVCache, tokens: list[int]) -> Segment:

@@ -62,7 +62,7 @@ def passes_agree(target: Target) -> bool:
     for length in PREFIXES:
         cache = target.new_cache(POSITIONS)
         prompt = generator.integers(vocabulary, size=length).tolist()
-        target.eager([_chain(cache, prompt)])
+        target.forward([_chain(cache, prompt)])
         cache.commit(range(length))
         sessions.append(cache)
     try:
@@ -98,7 +98,7 @@ def _first(chain: Segment) -> Segment:
 
 def _outputs(target: Target, segments: Sequence[Segment]) -> torch.Tensor:
     """All that a pass gives, [rows, features + V]."""
-    out = target.eager(segments)
+    out = target.forward(segments)
     return torch.cat((out.features, target.logits(out.hidden)), -1)
 
 

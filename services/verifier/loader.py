@@ -14,6 +14,7 @@ import torch
 from dartspec.services.common.errors import FailedPrecondition
 from dartspec.services.draft.config import default_feature_layers
 from dartspec.services.draft.target_info import TargetInfo
+from dartspec.services.verifier.compiled_passes import compiled
 from dartspec.services.verifier.linear import ONE_SHAPE, Matrix
 from dartspec.services.verifier.target import Layer, Target
 from dartspec.services.verifier.target_config import TargetConfig, target_config
@@ -82,6 +83,8 @@ def target_from_model(model: Any, name: str, context_length: int = 0, invariant:
         ONE_SHAPE if invariant else None,
     )
     gc.collect()
+    if target.device.type == "cpu":
+        target.fast = compiled(target)
     return LoadedTarget(target, info, _default_sampling(getattr(model, "generation_config", None)))
 
 

@@ -62,6 +62,7 @@ class Inputs:
         # Every part begins at a multiple of 16 bytes.
         self._starts = np.cumsum([0, *((math.prod(each) + 1) // 2 * 2 for each in self._shapes)]).tolist()
         self._block = torch.zeros(self._starts[-1], dtype=torch.int64, device=like.device)
+        self.pairs = 0  # of a row and a key that it may attend to, in all
         self.tokens, self.positions, self.rows, self.visible, self.items = self._split(self._block)
         self.fill(())
 
@@ -94,6 +95,7 @@ class Inputs:
                 for offset in range(0, count, self.shape.tile):
                     pieces.append((start + offset, min(self.shape.tile, count - offset), *slot, prefix, offset))
                 start += count
+        self.pairs = sum(segment.rows * (segment.cache.length + segment.rows) for segment in segments)
         if segments:
             tokens[:start] = [token for segment in segments for token in segment.token_ids]
             lengths = [segment.cache.length for segment in segments]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,9 +19,6 @@ from dartspec.services.verifier.kv_cache import KVCache, KVPool
 from dartspec.services.verifier.linear import Matrix, Rows, linear
 from dartspec.services.verifier.packing import to_device
 from dartspec.services.verifier.target_config import TargetConfig
-
-if TYPE_CHECKING:
-    from dartspec.services.verifier.graphs import Graphs
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,13 @@ class Pass:
     features: torch.Tensor  # [rows, layers H], outputs of the feature layers side by side; what the draft head reads
 
 
+class FastPasses(Protocol):
+    """Another way to the same passes: CUDA graphs (`graphs.py`), or compiled loops on processors."""
+
+    def run(self, segments: Sequence[Segment]) -> Pass | None:
+        """As `Target.forward`; None when this way does not serve."""
+
+
 class Target:
     """A dense decoder model. Stateless but for its weights; the sessions' state is in their KVCache."""
 
@@ -75,7 +79,7 @@ class Target:
         self.pool = KVPool(config.layers, config.kv_heads, config.head_dim, like=norm)
         # Plans are made on the host and sent in one copy; this has the type and the device of what is in them.
         self._plan_like = torch.empty(0, dtype=norm.dtype)
-        self.graphs: Graphs | None = None
+        self.fast: FastPasses | None = None
 
     @property
     def invariant(self) -> bool:
@@ -103,7 +107,7 @@ class Target:
             from dartspec.services.verifier.graphs import captured
 
             with torch.cuda.device(self.device):
-                self.graphs = captured(self, max_sessions, max_nodes)
+                self.fast = captured(self, max_sessions, max_nodes)
 
     def new_cache(self, positions: int) -> KVCache:
         """An empty cache for one session of at most so many positions."""
@@ -111,12 +115,12 @@ class Target:
 
     def forward(self, segments: Sequence[Segment]) -> Pass:
         """Run the rows of all segments; writes their keys and values behind the committed ones, commits nothing."""
-        done = self.graphs.run(segments) if self.graphs is not None else None
+        done = self.fast.run(segments) if self.fast is not None else None
         return self.eager(segments) if done is None else done
 
     @torch.inference_mode()
     def eager(self, segments: Sequence[Segment]) -> Pass:
-        """`forward` without CUDA graphs."""
+        """`forward` in plain torch."""
         positions = np.concatenate([segment.depth.astype(np.int64) + segment.cache.length for segment in segments])
         token_ids = torch.tensor([token for segment in segments for token in segment.token_ids])
         made = (plan(segments, self.invariant, like=self._plan_like), torch.from_numpy(positions), token_ids)

@@ -1,0 +1,177 @@
+"""Compiled loops (numba) over tensors' memory, shared among torch's own threads.
+
+A loop takes pieces of work by number until none is left, so any number of threads may run it, and pieces of unequal
+length even out. The threads are those of the OpenMP library that torch brings: its idle workers keep spinning for a
+while after an operation, so threads of our own would fight them for the processors. Where that library is not found
+(it is on Linux), a loop runs in the calling thread.
+
+Imported only where numba is.
+"""
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numba
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+# Of a loop's numbers: how many pieces were taken, and how many there are.
+_TAKEN, _PIECES, _FIRST = 0, 1, 2
+_MAPS = Path("/proc/self/maps")
+# Operations below which a second thread does not pay: it takes a few microseconds to start on a piece.
+_GRAIN = 8192
+
+
+class Loop:
+    """A function of a block of int64 numbers, compiled; see `take`."""
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        signature = types.void(types.CPointer(types.int64))
+        options: dict[str, Any] = {"error_model": "numpy", "fastmath": FAST}
+        try:
+            compiled = numba.cfunc(signature, cache=True, **options)(function)
+        except RuntimeError:  # nowhere to keep compiled code
+            compiled = numba.cfunc(signature, **options)(function)
+        self._compiled = compiled  # keeps the code alive
+        self._address: Any = compiled.address
+        # Without letting go of the interpreter: taking it back can cost more than most loops do.
+        self._here = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._address)
+
+    def __call__(self, pieces: int, operations: int, *numbers: int) -> None:
+        """Do all pieces, in several threads if there are enough operations in them for that."""
+        block = (ctypes.c_int64 * (_FIRST + len(numbers)))(0, pieces, *numbers)
+        threads = min(pieces, torch.get_num_threads(), 1 + operations // _GRAIN)
+        shared = _shared() if threads > 1 else None
+        if shared is None:
+            self._here(block)
+        else:
+            shared(self._address, block, threads, 0)
+
+
+@cache
+def _shared() -> Callable[..., None] | None:
+    """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch has loaded."""
+    torch.ones(1 << 17).add_(1)  # it is there from the first use on, if not before
+    lines = _MAPS.read_text().splitlines() if _MAPS.exists() else []
+    paths = sorted({line.split()[-1] for line in lines if "libgomp" in line.rpartition("/")[2]})
+    if len(paths) != 1:
+        return None  # with two of them it is not known whose threads are idle
+    found: Any = ctypes.PyDLL(paths[0]).GOMP_parallel
+    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+    return found
+
+
+# What loops are made of besides their own files; numba looks at these alone.
+SOURCES = crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in ("loops.py", "vector_code.py")))
+# Sums may be reordered and products fused, the same way at every call. Infinities and NaN are kept.
+FAST = {"reassoc", "contract", "nsz"}
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A function for use in loops."""
+    return numba.njit(inline="always", error_model="numpy", fastmath=FAST)(function)
+
+
+@inlined
+def numbers(block, count, _sources):
+    """A loop's own numbers. With `SOURCES`, so that they are part of what compiled code is kept under."""
+    return numba.carray(block, _FIRST + count, np.int64)[_FIRST:]
+
+
+@inlined
+def take(block):
+    """The next piece; -1 when there is none."""
+    piece = _add_one(block)
+    return piece if piece < numba.carray(block, _FIRST, np.int64)[_PIECES] else -1
+
+
+@intrinsic
+def _add_one(_, block):
+    def code(_context, builder, _signature, args):
+        return builder.atomic_rmw("add", args[0], ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(block), code
+
+
+@intrinsic
+def pointer(_, address):
+    """The memory at an address."""
+    return types.voidptr(address), lambda context, builder, _s, args: builder.inttoptr(
+        args[0], context.get_value_type(types.voidptr)
+    )
+
+
+@intrinsic
+def _of_bits(_, _bits):
+    """The float32 that has the bits of a uint32."""
+    return types.float32(types.uint32), lambda _c, builder, _s, args: builder.bitcast(args[0], ir.FloatType())
+
+
+@intrinsic
+def widened(_, element):
+    """A stored element, float32 or the bits of a bfloat16 as uint16, as float32."""
+
+    def code(_context, builder, _signature, args):
+        if element == types.float32:
+            return args[0]
+        bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
+        return builder.bitcast(bits, ir.FloatType())
+
+    return types.float32(element), code
+
+
+@intrinsic
+def stored(_, _value, kind):
+    """A float32 as an element of ``kind``, np.float32 or np.uint16; to bfloat16 it is rounded, to even."""
+
+    def code(_context, builder, _signature, args):
+        if kind.dtype == types.float32:
+            return args[0]
+        bits = builder.bitcast(args[0], ir.IntType(32))
+        sixteen, one, half = (ir.Constant(ir.IntType(32), value) for value in (16, 1, 0x7FFF))
+        bits = builder.add(bits, builder.add(half, builder.and_(builder.lshr(bits, sixteen), one)))
+        return builder.trunc(builder.lshr(bits, sixteen), ir.IntType(16))
+
+    return kind.dtype(types.float32, kind), code
+
+
+@inlined
+def rounded(value, kind):
+    """A float32 as it would come back from where it is stored."""
+    return widened(stored(value, kind))
+
+
+def kind_of(dtype: torch.dtype) -> type[np.float32] | type[np.uint16]:
+    """How numba sees the elements of tensors."""
+    return np.uint16 if dtype == torch.bfloat16 else np.float32
+
+
+_LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
+_LEAST, _MOST, _ROUND, _UNIT = np.float32(-87.3), np.float32(88.3), np.float32(0.5), np.float32(1.0)
+_BIAS, _MANTISSA = np.int32(127), np.int32(23)
+# Minimax for (exp(x) - 1 - x) / x^2 on [-ln 2 / 2, ln 2 / 2], highest power first (Cephes, expf).
+_POWERS = tuple(
+    np.float32(c) for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+)
+
+
+@inlined
+def exp(x):
+    """exp of a float32 to 2 units in the last place, without a call, so that loops become vector instructions."""
+    x = min(max(x, _LEAST), _MOST)
+    whole = np.floor(x * _LOG2_E + _ROUND)
+    x = x - whole * _LN2_HIGH - whole * _LN2_LOW
+    y = _POWERS[0]
+    for power in _POWERS[1:]:
+        y = y * x + power
+    return (y * x * x + x + _UNIT) * _of_bits(np.uint32((np.int32(whole) + _BIAS) << _MANTISSA))
