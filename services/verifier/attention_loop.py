@@ -67,8 +67,9 @@ def attention_loop(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int,
         sums = np.empty((tile, group, head_dim), np.float32)
         most, total = np.empty((tile, group), np.float32), np.empty((tile, group), np.float32)
         weights = np.empty((group, _KEYS), np.float32)
-        keys, values = np.empty(_KEYS, np.int64), np.empty(_KEYS, np.int64)
-        keys_at, values_at, weights_at = keys.ctypes.data, values.ctypes.data, weights.ctypes.data
+        keys, values, later = np.empty(_KEYS, np.int64), np.empty(_KEYS, np.int64), np.empty(_KEYS, np.int64)
+        keys_at, values_at, later_at = keys.ctypes.data, values.ctypes.data, later.ctypes.data
+        weights_at = weights.ctypes.data
         while True:
             piece = take(block)
             if piece < 0:
@@ -92,14 +93,16 @@ def attention_loop(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int,
                 for key in range(_KEYS):
                     keys[key] = first + (begin + key) * row_bytes
                     values[key] = keys[key] + to_value
+                    later[key] = first + min(begin + _KEYS + key, prefix - 1) * row_bytes
                 for row in range(count):
                     for step in range(0, _KEYS, width):
                         at = asked[row].ctypes.data
-                        scores(at, keys_at + 8 * step, weights_at + 4 * step, _KEYS, group, head_dim, width, kind)
+                        to = weights_at + 4 * step
+                        scores(at, keys_at + 8 * step, values_at + 8 * step, to, _KEYS, group, head_dim, width, kind)
                     _weigh(weights, most[row], total[row], sums[row])
                     for step in range(0, _KEYS, width):
-                        at = sums[row].ctypes.data
-                        mix(weights_at + 4 * step, values_at + 8 * step, at, _KEYS, group, head_dim, width, kind)
+                        of, to = weights_at + 4 * step, sums[row].ctypes.data
+                        mix(of, values_at + 8 * step, later_at + 8 * step, to, _KEYS, group, head_dim, width, kind)
             for row in range(count):
                 done, other = common, 0  # keys of the prefix that were taken; the next row of the segment
                 while True:
@@ -121,14 +124,15 @@ def attention_loop(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int,
                         values[key] = keys[key] + to_value
                     for step in range(0, whole, width):
                         at = asked[row].ctypes.data
-                        scores(at, keys_at + 8 * step, weights_at + 4 * step, _KEYS, group, head_dim, width, kind)
+                        to = weights_at + 4 * step
+                        scores(at, keys_at + 8 * step, values_at + 8 * step, to, _KEYS, group, head_dim, width, kind)
                     for head in range(group):
                         for key in range(found, _KEYS):
                             weights[head, key] = _LOWEST
                     _weigh(weights, most[row], total[row], sums[row])
                     for step in range(0, whole, width):
-                        at = sums[row].ctypes.data
-                        mix(weights_at + 4 * step, values_at + 8 * step, at, _KEYS, group, head_dim, width, kind)
+                        of, to = weights_at + 4 * step, sums[row].ctypes.data
+                        mix(of, values_at + 8 * step, values_at + 8 * step, to, _KEYS, group, head_dim, width, kind)
                 for head in range(group):
                     share = _ONE / total[row, head] if total[row, head] > _ZERO else _ZERO
                     for i in range(head_dim):
