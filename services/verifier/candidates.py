@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dartspec.services.common.types import Sampling
-from dartspec.services.verifier.rows import exp_in_place
+from dartspec.services.verifier.serial import exp_in_place
 
 Scores = NDArray[np.float32] | NDArray[np.float64]
 

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from dartspec.services.common.errors import DartspecError
 from dartspec.services.common.types import Int32, Proposals, TopTokens, Tree
 from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.commit import Kept, draft_input, keep
-from dartspec.services.verifier.logprobs import log_normalizer, log_probability, top_tokens
-from dartspec.services.verifier.rows import host_row
+from dartspec.services.verifier.logprobs import log_probability, top_tokens
+from dartspec.services.verifier.rows import LogitRows
 from dartspec.services.verifier.sampling import choose_with_margin
 from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.session import Session
@@ -74,19 +73,20 @@ class Decoder:
         hidden = out.hidden if len(rows) == len(out.hidden) else out.hidden[rows]
         logits = self.target.host_logits(hidden) if rows else hidden  # the step's one copy to the host
         self.pass_seconds = time.perf_counter() - begin
+        firsts = np.cumsum([0, *(len(part) for part in wanted)]).tolist()
+        # The row after which a session's first token comes is looked at in any case.
+        table = LogitRows(logits, [first for first, part in zip(firsts, wanted, strict=False) if len(part)])
         results: list[Commit | DartspecError | None] = []
         kept: list[Kept] = []
-        at = 0
-        for work, start, part in zip(works, starts, wanted, strict=False):
+        for work, start, first in zip(works, starts, firsts, strict=False):
             try:
-                commit = _chosen(work, logits[at : at + len(part)])
+                commit = _chosen(work, table, first)
                 results.append(commit)
                 stay = range(work.rows) if commit is None or work.rows else commit.walk.rows
                 kept.append(Kept(work.session, start, stay))
             except DartspecError as error:
                 work.session.sound = False
                 results.append(error)
-            at += len(part)
         try:
             keep(kept, out.features, self.proposer)
         except Exception:
@@ -137,33 +137,33 @@ def _rows_with_logits(work: Work, start: int) -> range:
     return range(start + work.rows - 1, start + work.rows) if work.rows == work.session.prompt_left else range(0)
 
 
-def _chosen(work: Work, logits: torch.Tensor) -> Commit | None:
-    """What the rows of one session's work choose; None when more of its prompt is left."""
+def _chosen(work: Work, table: LogitRows, first: int) -> Commit | None:
+    """What the rows of one session's work, from ``first`` of the table on, choose; None: more of its prompt is left."""
     session = work.session
     if not work.rows:
-        return _choose(session, work.tree, logits, first_position=session.n + 1)
+        return _choose(session, work.tree, table, first, first_position=session.n + 1)
     if work.rows < session.prompt_left:
         return None
     # The last prompt token is the root of an empty tree whose row has been computed already.
-    return _choose(session, Tree.empty(), logits, first_position=session.n + work.rows)
+    return _choose(session, Tree.empty(), table, first, first_position=session.n + work.rows)
 
 
-def _choose(session: Session, tree: Tree, logits: torch.Tensor, first_position: int) -> Commit:
-    """Walk with ``logits`` [rows, V] on the host; appends what is chosen to the session's tokens and history."""
+def _choose(session: Session, tree: Tree, table: LogitRows, first: int, first_position: int) -> Commit:
+    """Walk the tree, whose root has row ``first`` of the table; what is chosen goes to the session's tokens, too."""
     sampling, seed = session.opened.sampling, session.opened.seed
     logprobs: list[float] = []
     margins: list[float] = []
     top: list[TopTokens] = []
 
     def choose_at(row: int) -> int:
-        values = host_row(logits[row])
+        logits = table[first + row]
         position = first_position + len(logprobs)
-        token, margin = choose_with_margin(values, position, session.history, sampling, seed, session.enders)
+        token, margin = choose_with_margin(logits, position, session.history, sampling, seed, session.enders)
         margins.append(margin)
-        normalizer = log_normalizer(values)
-        logprobs.append(log_probability(float(values[token]), normalizer))
+        normalizer = logits.summary.log_normalizer
+        logprobs.append(log_probability(logits.logit(token), normalizer))
         if sampling.top_logprobs:
-            top.append(top_tokens(values, sampling.top_logprobs, normalizer))
+            top.append(top_tokens(logits.values, sampling.top_logprobs, normalizer))
         session.history.append(token)
         session.tokens.append(token)
         return token

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dartspec.services.verifier import draw_kernel, noise
 from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, lowered
+from dartspec.services.verifier.rows import Stored, floats
 
 # A margin below this is exact: tokens that come this close to the winner are never left out of the comparison.
 MARGIN_LIMIT = 0.01
@@ -31,26 +32,36 @@ def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
     return _first(alive.ids[winners], alive.scores[winners], bits[winners])
 
 
-def draw_of_row(scores: Scores, best: int, temperature: float, position: int, seed: int) -> tuple[int, float]:
-    """As `draw` over a whole row, undivided: float [V] with minus infinity where a token was removed; its argmax."""
+def draw_of_row(scores: Scores | Stored, best: int, temperature: float, position: int, seed: int) -> tuple[int, float]:
+    """As `draw` over a whole row, undivided: [V] with minus infinity where a token was removed; its argmax."""
     temperature = max(temperature, COLDEST)
-    reach = float(scores[best]) / temperature + noise.gumbel_once(best, position, seed) - MARGIN_LIMIT
+    reach = (
+        float(_floats(scores[best : best + 1])[0]) / temperature
+        + noise.gumbel_once(best, position, seed)
+        - MARGIN_LIMIT
+    )
     floor, near = lowered((reach - noise.MAX_GUMBEL) * temperature), lowered((reach - _FAR) * temperature)
     if draw_kernel.survivors is None:
-        ids, bits = _survivors(scores, floor, near, position, seed)
+        ids, bits = _survivors(_floats(scores), floor, near, position, seed)
     else:
         ids, bits = np.empty(len(scores), np.int64), np.empty(len(scores), np.uint64)
-        levels = (scores.dtype.type(floor), scores.dtype.type(near))
+        kind = np.float64 if scores.dtype == np.float64 else np.float32
+        levels = (kind(floor), kind(near))
         count = draw_kernel.survivors(scores, *levels, np.uint32(_LUCKY), *_words(position, seed), ids, bits)
         ids, bits = ids[:count], bits[:count]
-    return _first(ids, scores[ids].astype(np.float64) / temperature, bits)
+    return _first(ids, _floats(scores[ids]).astype(np.float64) / temperature, bits)
 
 
 def warm_up() -> None:
     """Have the kernels compiled, or read from where they are kept: seconds that no request should pay for."""
     draw_of_row(np.zeros(8, np.float32), 0, 1.0, 0, 0)
     draw_of_row(np.zeros(8, np.float64), 0, 1.0, 0, 0)
+    draw_of_row(np.zeros(8, np.uint16), 0, 1.0, 0, 0)
     draw(Candidates(np.arange(8), np.zeros(8)), 0, 0)
+
+
+def _floats(scores: Scores | Stored) -> Scores:
+    return scores if scores.dtype == np.float64 else floats(scores)  # type: ignore[arg-type, return-value]
 
 
 def _words(position: int, seed: int) -> tuple[np.uint64, np.uint64, np.uint64]:

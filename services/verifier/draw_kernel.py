@@ -14,6 +14,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+widened: Any
+try:
+    from dartspec.services.verifier.loops import widened
+except ImportError:  # without numba nothing is compiled
+    widened = None
+
 Kernel = Callable[..., Any]
 
 _U32, _M0, _M1 = np.uint64(0xFFFFFFFF), np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -52,8 +58,9 @@ def _survivors(
 ) -> int:
     """Tokens whose score reaches ``near``, or ``floor`` with noise bits of at least ``lucky``, rising; their number.
 
-    scores: float [V]; floor, near: of its type. lucky: uint32. position, key0, key1: uint64 below 2^32. Ids, int64, and
-    noise bits, uint64, are written to the start of ``ids`` and ``bits`` [V].
+    scores: [V], floats or bits of bfloat16; floor, near: of their type, or float32 for bits. lucky: uint32. position,
+    key0, key1: uint64 below 2^32. Ids, int64, and noise bits, uint64, are written to the start of ``ids`` and ``bits``
+    [V].
     """
     vocab, found = len(scores), 0
     words = np.empty(4 * _GROUPS, np.uint32)
@@ -61,7 +68,7 @@ def _survivors(
         end = min(begin + 4 * _GROUPS, vocab)
         alive = 0
         for token in range(begin, end):
-            alive += scores[token] >= floor
+            alive += widened(scores[token]) >= floor
         if alive == 0:
             continue
         first = np.uint64(begin >> 2)
@@ -72,11 +79,12 @@ def _survivors(
             stop = min(part + _PART, end)
             near_or_lucky = 0
             for token in range(part, stop):
-                near_or_lucky += (scores[token] >= near) | (words[token - begin] >= lucky)
+                near_or_lucky += (widened(scores[token]) >= near) | (words[token - begin] >= lucky)
             if near_or_lucky == 0:
                 continue
             for token in range(part, stop):
-                if scores[token] >= near or (words[token - begin] >= lucky and scores[token] >= floor):
+                score = widened(scores[token])
+                if score >= near or (words[token - begin] >= lucky and score >= floor):
                     ids[found], bits[found] = token, words[token - begin]
                     found += 1
     return found

@@ -9,7 +9,7 @@ import torch
 
 from dartspec.services.common.types import Float32, TopTokens
 from dartspec.services.verifier.candidates import largest
-from dartspec.services.verifier.rows import SERIAL_ELEMENTS
+from dartspec.services.verifier.serial import SERIAL_ELEMENTS
 
 # Below, terms are so small that float32 holds them with fewer digits.
 _SMALLEST_SUM = 1e-25

@@ -43,9 +43,10 @@ class Loop:
         except RuntimeError:  # nowhere to keep compiled code
             compiled = numba.cfunc(signature, **options)(function)
         self._compiled = compiled  # keeps the code alive
-        self._address: Any = compiled.address
+        address: Any = compiled.address
+        self._address = address
         # Without letting go of the interpreter: taking it back can cost more than most loops do.
-        self._here = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(self._address)
+        self._here = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address)
 
     def __call__(self, pieces: int, operations: int, *numbers: int) -> None:
         """Do all pieces, in several threads if there are enough operations in them for that."""
@@ -118,16 +119,63 @@ def _of_bits(_, _bits):
 
 
 @intrinsic
-def widened(_, element):
-    """A stored element, float32 or the bits of a bfloat16 as uint16, as float32."""
+def larger(_, _left, _right):
+    """The larger of two float32, of which none is a NaN: so that a maximum of many becomes vector instructions."""
 
     def code(_context, builder, _signature, args):
-        if element == types.float32:
+        promises = ("nnan", "nsz")
+        return builder.select(builder.fcmp_ordered(">", *args, flags=promises), *args, flags=promises)
+
+    return types.float32(types.float32, types.float32), code
+
+
+@intrinsic
+def below(_, _value, _limit):
+    """A float32 if it is below the limit, else minus infinity. By a sum, for the same reason: a choice of one of both
+    would be joined to the comparison of a maximum, and that is no maximum to the compiler."""
+
+    def code(_context, builder, _signature, args):
+        zero, nothing = (ir.Constant(ir.FloatType(), value) for value in (0.0, float("-inf")))
+        return builder.fadd(args[0], builder.select(builder.fcmp_ordered("<", *args), zero, nothing))
+
+    return types.float32(types.float32, types.float32), code
+
+
+@intrinsic
+def same(_, _left, _right):
+    """1 if two float32 are equal, else 0, as float32, whose sums are made faster than those of wider integers."""
+
+    def code(_context, builder, _signature, args):
+        one, zero = (ir.Constant(ir.FloatType(), value) for value in (1.0, 0.0))
+        return builder.select(builder.fcmp_ordered("==", *args), one, zero)
+
+    return types.float32(types.float32, types.float32), code
+
+
+@intrinsic
+def is_nan(_, _value):
+    """1 for a float32 that is a NaN, else 0; by its bits, so that no promise about NaN lets it be left out."""
+
+    def code(_context, builder, _signature, args):
+        bits = builder.bitcast(args[0], ir.IntType(32))
+        size = builder.and_(bits, ir.Constant(ir.IntType(32), 0x7FFFFFFF))
+        over = builder.icmp_unsigned(">", size, ir.Constant(ir.IntType(32), 0x7F800000))
+        return builder.zext(over, ir.IntType(64))
+
+    return types.int64(types.float32), code
+
+
+@intrinsic
+def widened(_, element):
+    """A stored element, the bits of a bfloat16 as uint16, as float32; floats as they are."""
+
+    def code(_context, builder, _signature, args):
+        if isinstance(element, types.Float):
             return args[0]
         bits = builder.shl(builder.zext(args[0], ir.IntType(32)), ir.Constant(ir.IntType(32), 16))
         return builder.bitcast(bits, ir.FloatType())
 
-    return types.float32(element), code
+    return (element if isinstance(element, types.Float) else types.float32)(element), code
 
 
 @intrinsic

@@ -1,30 +1,112 @@
-"""Rows of logits on the host, one at a time on one thread.
+"""Rows of logits on the host: as they are stored, as float32, and what every choice needs to know of them.
 
-torch shares larger tensors among its threads. For a single row that saves little when the cores are free, and costs
-milliseconds when another process has one of them: every operation waits for a thread that does not run.
+Where numba is, rows are summed up by compiled code (`summary_loop.py`), many of them in several threads.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dartspec.services.common.types import Float32
+from dartspec.services.verifier.logprobs import log_normalizer
 
-# Elements of an operation that torch leaves to the calling thread; it shares from 32,768 on.
-SERIAL_ELEMENTS = 16_384
+# float32, or the bits of bfloat16.
+Stored = Float32 | NDArray[np.uint16]
+
+# Passes over a row's tokens, of several operations each.
+_OPERATIONS = 32
 
 
-def host_row(logits: torch.Tensor) -> Float32:
-    """A row [V] of any floating type on the host, as float32; float32 itself without a copy."""
+class Summary(NamedTuple):
+    """Of a row of logits. With a NaN in it, that is the largest."""
+
+    best: int  # smallest id of the largest logit
+    largest: float
+    runner_up: float  # the largest of the others
+    log_normalizer: float  # as `logprobs.log_normalizer`
+
+
+class Row:
+    """One row of raw logits [V]."""
+
+    def __init__(self, stored: Stored, summary: Summary) -> None:
+        self.stored = stored
+        self.summary = summary
+
+    @staticmethod
+    def of(logits: Float32) -> Row:
+        """From float32 [V]."""
+        return Row(logits, summaries(logits[None], [0])[0])
+
+    @cached_property
+    def values(self) -> Float32:
+        """The logits as float32."""
+        return floats(self.stored)
+
+    def logit(self, token: int) -> float:
+        """Of one token."""
+        return float(floats(self.stored[token : token + 1])[0])
+
+
+def stored(logits: torch.Tensor) -> Stored:
+    """Logits of any floating type on the host, as they are or as float32."""
     if logits.dtype == torch.bfloat16:
-        # The upper half of a float32.
-        return np.left_shift(logits.view(torch.uint16).numpy(), 16, dtype=np.uint32).view(np.float32)
+        return logits.view(torch.uint16).numpy()
     return logits.float().numpy()
 
 
-def exp_in_place(values: NDArray[np.float64]) -> None:
-    """exp of a vector, by torch, whose exp is the faster one."""
-    for part in torch.from_numpy(values).split(SERIAL_ELEMENTS):
-        part.exp_()
+def floats(logits: Stored) -> Float32:
+    """As float32; float32 itself without a copy."""
+    if logits.dtype == np.uint16:
+        # The upper half of a float32.
+        return np.left_shift(logits, 16, dtype=np.uint32).view(np.float32)
+    return logits.view(np.float32)
+
+
+def summaries(logits: Stored, chosen: Sequence[int]) -> list[Summary]:
+    """Of the chosen rows of logits [n, V]."""
+    loop = _loop(logits.dtype == np.uint16)
+    if loop is None or not chosen:
+        return [_summary(floats(logits[number])) for number in chosen]
+    assert logits.strides[1] == logits.itemsize
+    vocab, count = logits.shape[1], len(chosen)
+    addresses = logits.ctypes.data + logits.strides[0] * np.array(chosen, np.int64)
+    found = np.empty((count, len(Summary._fields)), np.float64)
+    loop(count, _OPERATIONS * count * vocab, vocab, addresses.ctypes.data, found.ctypes.data)
+    return [Summary(int(best), *others) for best, *others in found.tolist()]
+
+
+class LogitRows:
+    """The rows of logits [n, V]: those that are wanted for certain are summed up at once, others when asked for."""
+
+    def __init__(self, logits: torch.Tensor, wanted: Sequence[int]) -> None:
+        self._stored = stored(logits)
+        self._summaries = dict(zip(wanted, summaries(self._stored, wanted), strict=True))
+
+    def __getitem__(self, number: int) -> Row:
+        summary = self._summaries.get(number) or summaries(self._stored, [number])[0]
+        return Row(self._stored[number], summary)
+
+
+@cache
+def _loop(short: bool) -> Any:
+    try:
+        from dartspec.services.verifier.summary_loop import summary_loop
+    except ImportError:
+        return None
+    return summary_loop(torch.bfloat16 if short else torch.float32)
+
+
+def _summary(values: Float32) -> Summary:
+    best = int(np.argmax(values))  # the first of equal maxima; a NaN counts as the maximum
+    largest = float(values[best])
+    if not largest > -np.inf:
+        return Summary(best, largest, -np.inf, -np.inf)
+    others = max(values[:best].max(initial=-np.inf), values[best + 1 :].max(initial=-np.inf))
+    return Summary(best, largest, float(others), log_normalizer(values))

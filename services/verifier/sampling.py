@@ -7,6 +7,7 @@ function of (seed, p, v) alone, the whole output is a function of (prompt, param
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from dartspec.services.common.errors import InternalError
 from dartspec.services.common.types import Float32, Sampling
 from dartspec.services.verifier.candidates import Candidates, Scores, candidates, has_filters
 from dartspec.services.verifier.draw import draw, draw_of_row, margin
+from dartspec.services.verifier.rows import Row
 
 # Names this algorithm in the Hello of both sides; change it with anything that changes a token.
 SAMPLER = "gumbel-philox4x32-10/1"
@@ -50,24 +52,25 @@ def choose(
 
     ``enders`` are the ids that end the answer. Raises InternalError when the logits hold a NaN.
     """
-    return choose_with_margin(logits, position, history, sampling, seed, enders)[0]
+    return choose_with_margin(Row.of(logits), position, history, sampling, seed, enders)[0]
 
 
 def choose_with_margin(
-    logits: Float32, position: int, history: History, sampling: Sampling, seed: int, enders: frozenset[int]
+    row: Row, position: int, history: History, sampling: Sampling, seed: int, enders: frozenset[int]
 ) -> tuple[int, float]:
-    """As `choose`, and by how much the token's score beat the runner-up's.
+    """As `choose`, from a row that was summed up, and by how much the token's score beat the runner-up's.
 
     The margin is exact below `draw.MARGIN_LIMIT`; above, it is only known to be above. It is infinite without a
     runner-up.
     """
-    scores = _edited(logits, history, sampling, enders)
-    best = _best(scores)
+    edited = _edits_logits(sampling, history)
+    scores = _edited(row.values, history, sampling, enders) if edited else None
+    best = _usable(*(row.summary[:2] if scores is None else _largest(scores)))
     if sampling.temperature == 0.0:
-        return best, margin(scores, best)
-    if has_filters(sampling, len(scores)):
-        return draw(candidates(scores, sampling), position, seed)
-    return draw_of_row(scores, best, sampling.temperature, position, seed)
+        return best, row.summary.largest - row.summary.runner_up if scores is None else margin(scores, best)
+    if has_filters(sampling, len(row.stored)):
+        return draw(candidates(row.values if scores is None else scores, sampling), position, seed)
+    return draw_of_row(row.stored if scores is None else scores, best, sampling.temperature, position, seed)
 
 
 def processed(logits: Float32, history: History, sampling: Sampling, enders: frozenset[int]) -> Candidates:
@@ -76,25 +79,28 @@ def processed(logits: Float32, history: History, sampling: Sampling, enders: fro
     At temperature 0 the division and the filters are left out: they never remove the argmax. Tokens with probability
     zero are not in the result, so no coin can choose them. Raises InternalError when the logits hold a NaN.
     """
-    scores = _edited(logits, history, sampling, enders)
-    _best(scores)
+    scores = _edited(logits, history, sampling, enders) if _edits_logits(sampling, history) else logits
+    _usable(*_largest(scores))
     return candidates(scores, sampling)
 
 
-def _best(scores: Scores) -> int:
-    """The smallest id of the largest score. Raises InternalError for a NaN, or when no token is left."""
+def _largest(scores: Scores) -> tuple[int, float]:
+    """The smallest id of the largest score, and that score."""
     best = int(np.argmax(scores))  # the first of equal maxima; a NaN counts as the maximum
-    if np.isnan(scores[best]):
+    return best, float(scores[best])
+
+
+def _usable(best: int, largest: float) -> int:
+    """``best``. Raises InternalError for a NaN, or when no token is left."""
+    if math.isnan(largest):
         raise InternalError("the target's logits hold a NaN")
-    if np.isneginf(scores[best]):
+    if largest == -math.inf:
         raise InternalError("no token of the vocabulary is left to choose: min_tokens bans all that is allowed")
     return best
 
 
 def _edited(logits: Float32, history: History, sampling: Sampling, enders: frozenset[int]) -> Scores:
-    """The logits with everything applied that comes before the temperature; themselves when nothing is."""
-    if not _edits_logits(sampling, history):
-        return logits
+    """The logits with everything applied that comes before the temperature."""
     scores = logits.astype(np.float64)
     for token, bias in sampling.logit_bias.items():
         scores[token] += bias

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dartspec.services.common.errors import InternalError
 from dartspec.services.common.types import Sampling
 from dartspec.services.verifier.candidates import largest
+from dartspec.services.verifier.rows import Row
 from dartspec.services.verifier.sampling import History, choose, choose_with_margin, processed
 
 from .naive_sampling import naive_processed
@@ -220,7 +221,7 @@ def test_the_margin_is_the_distance_to_the_runner_up() -> None:
         (Sampling(1.0, 9, top_k=1), math.inf),
     ]
     for sampling, expected in cases:
-        assert choose_with_margin(logits, 0, History(), sampling, 0, NONE)[1] == expected
+        assert choose_with_margin(Row.of(logits), 0, History(), sampling, 0, NONE)[1] == expected
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
