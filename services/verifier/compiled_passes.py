@@ -32,7 +32,7 @@ class CompiledPasses:
 
     def __init__(self, target: Target, kernels: Kernels) -> None:
         self._target = target
-        self._kernels = kernels
+        self.kernels = kernels
 
     @torch.inference_mode()
     def run(self, segments: Sequence[Segment]) -> Pass | None:
@@ -44,7 +44,7 @@ class CompiledPasses:
         rows = sum(segment.rows for segment in segments)
         inputs = Inputs(Shape(rows, items_needed(segments, TILE), TILE), self._target.norm)
         inputs.fill(segments)
-        return static_pass(self._target, inputs, self._kernels)
+        return static_pass(self._target, inputs, self.kernels)
 
 
 def _wide(segment: Segment) -> bool:

@@ -215,7 +215,7 @@ _POWERS = tuple(
 
 @inlined
 def exp(x):
-    """exp of a float32 to 2 units in the last place, without a call, so that loops become vector instructions."""
+    """exp of a float32 to 3 units in the last place, without a call, so that loops become vector instructions."""
     x = min(max(x, _LEAST), _MOST)
     whole = np.floor(x * _LOG2_E + _ROUND)
     x = x - whole * _LN2_HIGH - whole * _LN2_LOW

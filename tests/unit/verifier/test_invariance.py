@@ -78,6 +78,7 @@ def test_a_pass_that_changes_with_its_number_of_rows_is_noticed(
     target: Target, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Though every product by itself holds: with a lone row, and with one row of each of two sessions."""
+    monkeypatch.setattr(target, "fast", None)
     monkeypatch.setattr(target, "rows", invariance.invariant_rows(target))
     assert target.rows != ONE_SHAPE
     assert invariance.passes_agree(target)

@@ -1,26 +1,93 @@
-"""Rows of logits: every bit of bfloat16 as float32, and torch's exp piece by piece."""
+"""Rows of logits: every bit of bfloat16 as float32, and summaries against numpy and float64, compiled or not."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import torch
 
-from dartspec.services.verifier.rows import SERIAL_ELEMENTS, exp_in_place, host_row
+from dartspec.services.verifier import rows
+from dartspec.services.verifier.rows import LogitRows, Row, Summary, floats, stored, summaries
+from dartspec.services.verifier.serial import SERIAL_ELEMENTS, exp_in_place
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to sum a row up."""
+    if request.param == "numpy":
+        monkeypatch.setattr(rows, "_loop", lambda short: None)
+    else:
+        assert rows._loop(True) is not None, "numba is part of the verifier's packages"
 
 
 def test_every_bfloat16_is_the_float32_that_torch_makes_of_it() -> None:
     every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(torch.bfloat16)
-    got, expected = host_row(every), every.float().numpy()
+    got, expected = floats(stored(every)), every.float().numpy()
     assert got.dtype == np.float32
     assert (got.view(np.uint32) == expected.view(np.uint32)).all()  # infinities, NaNs and both zeros, too
-    assert (host_row(every.view(4, -1)[2]).view(np.uint32) == expected.reshape(4, -1)[2].view(np.uint32)).all()
+    assert (floats(stored(every.view(4, -1))[2]).view(np.uint32) == expected.reshape(4, -1)[2].view(np.uint32)).all()
 
 
 def test_float32_is_not_copied() -> None:
     logits = torch.zeros(2, 5)
-    host_row(logits[1])[3] = 7.0
+    floats(stored(logits)[1])[3] = 7.0
     assert logits[1, 3] == 7.0
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab", [1, 2, 7, 511, 512, 513, 5000])
+def test_a_summary_is_what_a_sort_and_a_sum_in_float64_give(vocab: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(vocab)
+    for scale in (0.01, 3.0, 60.0):
+        logits = (scale * torch.randn(6, vocab)).to(dtype)
+        logits[1] = logits[1].round()  # ties
+        logits[2, torch.rand(vocab) < 0.3] = -math.inf
+        logits[2, vocab // 2] = 0.5
+        logits[3] = -4.0  # nothing but ties
+        logits[4] += 200.0
+        logits[5] -= 200.0
+        for row, got in enumerate(summaries(stored(logits), range(6))):
+            values = logits[row].double().tolist()
+            order = sorted(range(vocab), key=lambda token: (-values[token], token))
+            assert got.best == order[0]
+            assert got.largest == values[order[0]]
+            assert got.runner_up == (values[order[1]] if vocab > 1 else -math.inf)
+            expected = float(torch.logsumexp(logits[row].double(), 0))
+            assert got.log_normalizer == pytest.approx(expected, rel=1e-6, abs=1e-5)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("place", [0, 3, 511, 599])
+def test_a_nan_is_the_largest_and_a_row_of_nothing_has_none(place: int, dtype: torch.dtype) -> None:
+    logits = torch.randn(3, 600).to(dtype)
+    logits[0, place] = math.nan
+    logits[1, place] = -math.nan
+    logits[2] = -math.inf
+    first, second, nothing = summaries(stored(logits), range(3))
+    assert math.isnan(first.largest)
+    assert math.isnan(second.largest)
+    assert nothing.largest == -math.inf
+
+
+def test_rows_are_found_by_number_whether_they_were_wanted_or_not() -> None:
+    logits = torch.randn(5, 700).bfloat16()
+    table = LogitRows(logits, [3, 1])
+    for number in range(5):
+        row = table[number]
+        assert row.summary.best == int(logits[number].float().argmax())
+        assert (row.values == logits[number].float().numpy()).all()
+        assert row.logit(17) == float(logits[number, 17])
+    assert LogitRows(logits[:0], [])._summaries == {}
+
+
+def test_a_row_of_floats_is_summed_up() -> None:
+    row = Row.of(np.array([1.0, 4.0, 3.5], np.float32))
+    assert row.summary[:3] == Summary(1, 4.0, 3.5, 0.0)[:3]
+    assert row.summary.log_normalizer == pytest.approx(math.log(sum(map(math.exp, (1.0, 4.0, 3.5)))), abs=1e-6)
 
 
 @pytest.mark.parametrize("length", [1, SERIAL_ELEMENTS, 2 * SERIAL_ELEMENTS + 3])

@@ -1,0 +1,128 @@
+"""What compiled loops are made of: every piece once, bfloat16 as torch rounds it, exp to the last bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+numba = pytest.importorskip("numba", reason="without numba nothing is compiled")
+
+from dartspec.services.verifier import loops  # noqa: E402
+from dartspec.services.verifier.vector_code import lanes, placed  # noqa: E402
+
+
+@numba.njit(error_model="numpy", fastmath=loops.FAST)
+def stored_all(values: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(values)):
+        out[i] = loops.stored(values[i], np.uint16)
+
+
+@numba.njit(error_model="numpy", fastmath=loops.FAST)
+def widened_all(values: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(values)):
+        out[i] = loops.widened(values[i])
+
+
+@numba.njit(error_model="numpy", fastmath=loops.FAST)
+def exp_all(values: np.ndarray, out: np.ndarray) -> None:
+    for i in range(len(values)):
+        out[i] = loops.exp(values[i])
+
+
+@numba.njit
+def placed_all(size: int, width: int, out: np.ndarray) -> None:
+    for i in range(size):
+        out[i] = placed(i, width, np.uint16)
+
+
+def counting(block):  # type: ignore[no-untyped-def]
+    """Adds one to each piece's place."""
+    (at,) = loops.numbers(block, 1, loops.SOURCES)
+    while True:
+        piece = loops.take(block)
+        if piece < 0:
+            return
+        numba.carray(loops.pointer(at + 8 * piece), 1, np.int64)[0] += 1
+
+
+@pytest.mark.parametrize("operations", [1, 1 << 20])
+@pytest.mark.parametrize("pieces", [0, 1, 2, 1000])
+def test_every_piece_is_done_once(pieces: int, operations: int) -> None:
+    loop = loops.Loop(counting)
+    done = np.zeros(pieces + 1, np.int64)
+    for _ in range(50):
+        loop(pieces, operations, done.ctypes.data)
+    assert done.tolist() == [50] * pieces + [0]
+
+
+def test_torchs_own_threads_are_found_on_linux() -> None:
+    if loops._MAPS.exists():
+        assert loops._shared() is not None
+
+
+def test_without_them_a_loop_runs_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "_shared", lambda: None)
+    done = np.zeros(100, np.int64)
+    loops.Loop(counting)(100, 1 << 20, done.ctypes.data)
+    assert done.tolist() == [1] * 100
+
+
+def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 1 << 32, 200_000, dtype=np.uint64).astype(np.uint32)
+    ties = (rng.integers(0, 1 << 16, 50_000).astype(np.uint32) << 16) | np.uint32(0x8000)
+    values = np.concatenate([bits, ties]).view(np.float32)
+    values = values[~np.isnan(values)]
+    got = np.empty(len(values), np.uint16)
+    stored_all(values, got)
+    expected = torch.from_numpy(values).bfloat16().view(torch.uint16).numpy()
+    assert (got == expected).all()
+    back = np.empty(len(values), np.float32)
+    widened_all(got, back)
+    assert (back == torch.from_numpy(got).view(torch.bfloat16).float().numpy()).all()
+
+
+def test_exp_is_right_to_the_last_bits() -> None:
+    values = np.concatenate([np.linspace(-87, 88, 400_001), [0.0, -0.0, 1e-20]]).astype(np.float32)
+    got = np.empty_like(values)
+    exp_all(values, got)
+    exact = np.exp(values.astype(np.float64))
+    assert float(np.abs(got / exact - 1).max()) < 3 * 2.0**-23
+    assert got[-3:].tolist() == [1.0, 1.0, 1.0]
+    ends = np.array([-np.inf, -1e30, 1e30], np.float32)
+    exp_all(ends, got)
+    assert 0 <= got[0] < 1e-37
+    assert 0 <= got[1] < 1e-37
+    assert got[2] > 1e38
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "expected"),
+    [
+        (128, torch.bfloat16, 16),
+        (64, torch.bfloat16, 16),
+        (8, torch.bfloat16, 4),
+        (6, torch.bfloat16, 1),
+        (7, torch.bfloat16, 0),
+        (64, torch.float32, 16),
+        (22, torch.float32, 2),
+        (7, torch.float32, 1),
+    ],
+)
+def test_vectors_fit_the_heads(size: int, dtype: torch.dtype, expected: int) -> None:
+    assert lanes(size, dtype) == expected
+
+
+@pytest.mark.parametrize(("size", "width"), [(64, 16), (128, 16), (8, 4), (24, 4)])
+def test_pairs_are_taken_apart(size: int, width: int) -> None:
+    """Vectors of the even and of the odd elements of so many pairs, by turns."""
+    out = np.empty(size, np.int64)
+    placed_all(size, width, out)
+    order = [0] * size
+    for i, place in enumerate(out.tolist()):
+        order[place] = i
+    expected = [
+        begin + 2 * lane + odd for begin in range(0, size, 2 * width) for odd in (0, 1) for lane in range(width)
+    ]
+    assert order == expected
