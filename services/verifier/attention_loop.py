@@ -9,41 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import carray, njit
+from numba import carray
 
-from dartspec.services.verifier.loops import FAST, SOURCES, Loop, exp, kind_of, numbers, pointer, stored, take, widened
+from dartspec.services.verifier.loops import SOURCES, Loop, kind_of, lowest_bit, numbers, pointer, stored, take, widened
 from dartspec.services.verifier.static_inputs import ITEM_FIELDS, UNIT_BYTES, WORDS
-from dartspec.services.verifier.vector_code import lanes, mix, placed, scores
+from dartspec.services.verifier.vector_code import KEYS, lanes, mix, scores, turn, weigh
 
-# Keys whose weights are made together; the largest score so far is kept up to date once for all of them.
-_KEYS = 64
 _LOWEST = np.float32(-1e30)
 _ZERO, _ONE = np.float32(0), np.float32(1)
-
-
-@njit(error_model="numpy", fastmath=FAST)
-def _weigh(weights, most, total, sums):
-    """Scores [group, _KEYS] -> weights by the largest score so far; total and sums so far are fitted to it."""
-    largest = np.empty(_KEYS // 2, np.float32)
-    for head in range(len(total)):
-        # By halves: a maximum of one score after another would not become vector instructions.
-        half = _KEYS // 2
-        for key in range(half):
-            largest[key] = max(weights[head, key], weights[head, half + key])
-        while half > 1:
-            half //= 2
-            for key in range(half):
-                largest[key] = max(largest[key], largest[half + key])
-        new = max(most[head], largest[0])
-        fit = exp(most[head] - new)
-        added = _ZERO
-        for key in range(_KEYS):
-            weight = exp(weights[head, key] - new)
-            weights[head, key] = weight
-            added += weight
-        most[head], total[head] = new, total[head] * fit + added
-        for i in range(sums.shape[1]):
-            sums[head, i] *= fit
 
 
 def attention_loop(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, tile: int) -> Loop | None:
@@ -56,7 +29,7 @@ def attention_loop(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int,
     group, width, size = heads // kv_heads, lanes(head_dim, dtype), dtype.itemsize
     if width < 2:
         return None
-    scale = np.float32(head_dim**-0.5)
+    scale, per_word = np.float32(head_dim**-0.5), 4 // size
 
     def attend(block):
         rows, layer, items_at, queries_at, visible_at, anchor, out_at = numbers(block, 7, sources)
@@ -66,10 +39,13 @@ def attention_loop(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int,
         asked = np.empty((tile, group, head_dim), np.float32)
         sums = np.empty((tile, group, head_dim), np.float32)
         most, total = np.empty((tile, group), np.float32), np.empty((tile, group), np.float32)
-        weights = np.empty((group, _KEYS), np.float32)
-        keys, values, later = np.empty(_KEYS, np.int64), np.empty(_KEYS, np.int64), np.empty(_KEYS, np.int64)
+        weights, turned = np.empty((group, KEYS), np.float32), np.zeros((head_dim, KEYS), np.float32)
+        keys, values, later = np.empty(KEYS, np.int64), np.empty(KEYS, np.int64), np.empty(KEYS, np.int64)
         keys_at, values_at, later_at = keys.ctypes.data, values.ctypes.data, later.ctypes.data
-        weights_at = weights.ctypes.data
+        weights_at, turned_at = weights.ctypes.data, turned.ctypes.data
+        asked_at, sums_at = asked.ctypes.data, sums.ctypes.data
+        most_at, total_at = most.ctypes.data, total.ctypes.data
+        row_floats, row_bytes = 4 * group * head_dim, head_dim * size
         while True:
             piece = take(block)
             if piece < 0:
@@ -77,44 +53,47 @@ def attention_loop(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int,
             item = carray(pointer(items_at + 8 * ITEM_FIELDS * (piece // kv_heads)), ITEM_FIELDS, np.int64)
             kv_head = piece % kv_heads
             first_row, count, prefix = item[0], item[1], item[5]
-            row_bytes = head_dim * size
             to_value = item[3] * row_bytes // 2
             first = anchor + item[2] * UNIT_BYTES + layer * item[3] * row_bytes + kv_head * item[4] * row_bytes
             for row in range(count):
                 for head in range(group):
                     most[row, head], total[row, head] = _LOWEST, _ZERO
                     for i in range(head_dim):
-                        query = widened(queries[first_row + row, kv_head * group + head, i])
-                        asked[row, head, placed(i, width, kind)] = query * scale
+                        asked[row, head, i] = widened(queries[first_row + row, kv_head * group + head, i]) * scale
                         sums[row, head, i] = _ZERO
             # Keys of the prefix that fill whole blocks are the same for all rows.
-            common = prefix // _KEYS * _KEYS
-            for begin in range(0, common, _KEYS):
-                for key in range(_KEYS):
+            common = prefix // KEYS * KEYS
+            for begin in range(0, common, KEYS):
+                for key in range(KEYS):
                     keys[key] = first + (begin + key) * row_bytes
                     values[key] = keys[key] + to_value
-                    later[key] = first + min(begin + _KEYS + key, prefix - 1) * row_bytes
+                    later[key] = first + min(begin + KEYS + key, prefix - 1) * row_bytes
+                for step in range(0, KEYS, width):
+                    turn(keys_at + 8 * step, values_at + 8 * step, turned_at + 4 * step, head_dim, width, kind)
                 for row in range(count):
-                    for step in range(0, _KEYS, width):
-                        at = asked[row].ctypes.data
-                        to = weights_at + 4 * step
-                        scores(at, keys_at + 8 * step, values_at + 8 * step, to, _KEYS, group, head_dim, width, kind)
-                    _weigh(weights, most[row], total[row], sums[row])
-                    for step in range(0, _KEYS, width):
-                        of, to = weights_at + 4 * step, sums[row].ctypes.data
-                        mix(of, values_at + 8 * step, later_at + 8 * step, to, _KEYS, group, head_dim, width, kind)
+                    scores(asked_at + row * row_floats, turned_at, weights_at, group, head_dim)
+                    to, state = sums_at + row * row_floats, 4 * group * row
+                    weigh(weights_at, most_at + state, total_at + state, to, group, head_dim)
+                    for step in range(0, KEYS, width):
+                        of, at, ahead = weights_at + 4 * step, values_at + 8 * step, later_at + 8 * step
+                        mix(of, at, ahead, to, group, head_dim, width, kind)
             for row in range(count):
-                done, other = common, 0  # keys of the prefix that were taken; the next row of the segment
+                done = common  # keys of the prefix that were taken
+                word, bits = 0, visible[first_row + row, 0]  # where the rows of the segment are that were not
                 while True:
                     found = 0
-                    while found < _KEYS and done < prefix:
+                    while found < KEYS and done < prefix:
                         keys[found] = first + done * row_bytes
                         found, done = found + 1, done + 1
-                    while found < _KEYS and other < 64 * WORDS:
-                        if visible[first_row + row, other >> 6] >> (other & 63) & 1:
-                            keys[found] = first + (prefix + other) * row_bytes
-                            found += 1
-                        other += 1
+                    while found < KEYS:
+                        if bits:
+                            keys[found] = first + (prefix + 64 * word + lowest_bit(bits)) * row_bytes
+                            found, bits = found + 1, bits & (bits - 1)
+                        elif word < WORDS - 1:
+                            word += 1
+                            bits = visible[first_row + row, word]
+                        else:
+                            break
                     if not found:
                         break
                     whole = -(-found // width) * width
@@ -123,20 +102,23 @@ def attention_loop(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int,
                     for key in range(whole):
                         values[key] = keys[key] + to_value
                     for step in range(0, whole, width):
-                        at = asked[row].ctypes.data
-                        to = weights_at + 4 * step
-                        scores(at, keys_at + 8 * step, values_at + 8 * step, to, _KEYS, group, head_dim, width, kind)
+                        turn(keys_at + 8 * step, values_at + 8 * step, turned_at + 4 * step, head_dim, width, kind)
+                    scores(asked_at + row * row_floats, turned_at, weights_at, group, head_dim)
                     for head in range(group):
-                        for key in range(found, _KEYS):
+                        for key in range(found, KEYS):
                             weights[head, key] = _LOWEST
-                    _weigh(weights, most[row], total[row], sums[row])
+                    to, state = sums_at + row * row_floats, 4 * group * row
+                    weigh(weights_at, most_at + state, total_at + state, to, group, head_dim)
                     for step in range(0, whole, width):
-                        of, to = weights_at + 4 * step, sums[row].ctypes.data
-                        mix(of, values_at + 8 * step, values_at + 8 * step, to, _KEYS, group, head_dim, width, kind)
+                        of, at = weights_at + 4 * step, values_at + 8 * step
+                        mix(of, at, at, to, group, head_dim, width, kind)
                 for head in range(group):
                     share = _ONE / total[row, head] if total[row, head] > _ZERO else _ZERO
-                    for i in range(head_dim):
-                        value = sums[row, head, placed(i, width, kind)] * share
-                        out[first_row + row, kv_head * group + head, i] = stored(value, kind)
+                    of, to = sums[row, head], out[first_row + row, kv_head * group + head]
+                    for begin in range(0, head_dim, per_word * width):
+                        for lane in range(width):
+                            for element in range(per_word):
+                                value = of[begin + width * element + lane] * share
+                                to[begin + per_word * lane + element] = stored(value, kind)
 
     return Loop(attend)

@@ -142,6 +142,16 @@ def below(_, _value, _limit):
 
 
 @intrinsic
+def lowest_bit(_, _bits):
+    """The number of the lowest bit that is set in an int64, of which one is."""
+
+    def code(_context, builder, _signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), code
+
+
+@intrinsic
 def same(_, _left, _right):
     """1 if two float32 are equal, else 0, as float32, whose sums are made faster than those of wider integers."""
 
@@ -204,13 +214,19 @@ def kind_of(dtype: torch.dtype) -> type[np.float32] | type[np.uint16]:
     return np.uint16 if dtype == torch.bfloat16 else np.float32
 
 
-_LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
-_LEAST, _MOST, _ROUND, _UNIT = np.float32(-87.3), np.float32(88.3), np.float32(0.5), np.float32(1.0)
+class EXP:
+    """Numbers that exp is made of; powers: minimax for (exp(x) - 1 - x) / x^2 on [-ln 2 / 2, ln 2 / 2], highest first
+    (Cephes, expf)."""
+
+    log2_e, ln2_high, ln2_low = 1.44269504, 0.693359375, -2.12194440e-4
+    least, most = -87.3, 88.3
+    powers = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+
+
+_LOG2_E, _LN2_HIGH, _LN2_LOW = np.float32(EXP.log2_e), np.float32(EXP.ln2_high), np.float32(EXP.ln2_low)
+_LEAST, _MOST, _ROUND, _UNIT = np.float32(EXP.least), np.float32(EXP.most), np.float32(0.5), np.float32(1.0)
 _BIAS, _MANTISSA = np.int32(127), np.int32(23)
-# Minimax for (exp(x) - 1 - x) / x^2 on [-ln 2 / 2, ln 2 / 2], highest power first (Cephes, expf).
-_POWERS = tuple(
-    np.float32(c) for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
-)
+_POWERS = tuple(np.float32(power) for power in EXP.powers)
 
 
 @inlined

@@ -9,7 +9,7 @@ import torch
 numba = pytest.importorskip("numba", reason="without numba nothing is compiled")
 
 from dartspec.services.verifier import loops  # noqa: E402
-from dartspec.services.verifier.vector_code import lanes, placed  # noqa: E402
+from dartspec.services.verifier.vector_code import lanes  # noqa: E402
 
 
 @numba.njit(error_model="numpy", fastmath=loops.FAST)
@@ -28,12 +28,6 @@ def widened_all(values: np.ndarray, out: np.ndarray) -> None:
 def exp_all(values: np.ndarray, out: np.ndarray) -> None:
     for i in range(len(values)):
         out[i] = loops.exp(values[i])
-
-
-@numba.njit
-def placed_all(size: int, width: int, out: np.ndarray) -> None:
-    for i in range(size):
-        out[i] = placed(i, width, np.uint16)
 
 
 def counting(block):  # type: ignore[no-untyped-def]
@@ -112,17 +106,3 @@ def test_exp_is_right_to_the_last_bits() -> None:
 )
 def test_vectors_fit_the_heads(size: int, dtype: torch.dtype, expected: int) -> None:
     assert lanes(size, dtype) == expected
-
-
-@pytest.mark.parametrize(("size", "width"), [(64, 16), (128, 16), (8, 4), (24, 4)])
-def test_pairs_are_taken_apart(size: int, width: int) -> None:
-    """Vectors of the even and of the odd elements of so many pairs, by turns."""
-    out = np.empty(size, np.int64)
-    placed_all(size, width, out)
-    order = [0] * size
-    for i, place in enumerate(out.tolist()):
-        order[place] = i
-    expected = [
-        begin + 2 * lane + odd for begin in range(0, size, 2 * width) for odd in (0, 1) for lane in range(width)
-    ]
-    assert order == expected
