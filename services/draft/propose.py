@@ -68,7 +68,7 @@ class Proposer:
 
         Token ids are the target's, sorted by (-log-probability, id); log-probabilities are over the whole draft
         vocabulary, see `top`. `top_k` is cut to the draft vocabulary. Every session needs at least one new position;
-        else InvalidArgument. One device-to-host copy.
+        else InvalidArgument. One device-to-host copy, or two where only some have a coin.
         """
         if top_k < 1:
             raise InvalidArgument("top_k", f"must be at least 1, got {top_k}")
@@ -85,24 +85,33 @@ class Proposer:
         last_input, last_residual, last_rotation = self._append_prefix(inputs, outputs=True)
         sessions, device = len(inputs), last_input.device
         lengths = torch.tensor([entry.cache.length for entry in inputs], device=device)
-        mask_input, mask_residual = head.mask_rows(sessions * masks)
         positions = (lengths[:, None] + torch.arange(masks, device=device)).flatten()
-        rotation = head.rotation(positions)
-        keys, values = head.keys_values(mask_input, rotation)
+        of_masks = (part.unflatten(0, (sessions, masks)) for part in self.mask_projections(head.rotation(positions)))
+        mask_queries, keys, values = of_masks
+        _, mask_residual = head.mask_rows(sessions * masks)
 
         def rounds(last: Tensor, mask: Tensor) -> Tensor:  # [sessions, 1 + masks, ...], the last prefix row first
-            return torch.cat((last[:, None], mask.unflatten(0, (sessions, masks))), 1)
+            return torch.cat((last[:, None], mask), 1)
 
-        layer_input = rounds(last_input, mask_input).flatten(0, 1)
-        both = Rotation(
-            rounds(last_rotation.cos, rotation.cos).flatten(0, 1), rounds(last_rotation.sin, rotation.sin).flatten(0, 1)
+        queries = rounds(head.queries(last_input, last_rotation), mask_queries)
+        mixed = self.mixed(queries, inputs, keys, values)
+        residual = rounds(last_residual, mask_residual.unflatten(0, (sessions, masks)))
+        return head.finish(mixed, residual.flatten(0, 1))
+
+    def mask_projections(self, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [rows, heads, D], keys and values [rows, kv_heads, D] of MASK rows at the rotation's positions."""
+        mask_input, _ = self.head.mask_rows(len(rotation.cos))
+        return self.head.queries(mask_input, rotation), *self.head.keys_values(mask_input, rotation)
+
+    def mixed(self, queries: Tensor, inputs: Sequence[DraftInput], keys: Tensor, values: Tensor) -> Tensor:
+        """Attention of every session's last prefix row and MASK rows, over its cache and the MASK rows before.
+
+        queries [sessions, d, heads, D]; keys and values [sessions, d - 1, kv_heads, D], of the MASK rows -> [sessions *
+        d, heads * D].
+        """
+        return torch.cat(
+            [_attend(queries[row], *entry.cache.with_masks(keys[row], values[row])) for row, entry in enumerate(inputs)]
         )
-        queries = head.queries(layer_input, both).unflatten(0, (sessions, masks + 1))
-        keys, values = keys.unflatten(0, (sessions, masks)), values.unflatten(0, (sessions, masks))
-        mixed = [
-            _attend(queries[row], *entry.cache.with_masks(keys[row], values[row])) for row, entry in enumerate(inputs)
-        ]
-        return head.finish(torch.cat(mixed), rounds(last_residual, mask_residual).flatten(0, 1))
 
     def _append_prefix(self, inputs: Sequence[DraftInput], outputs: bool) -> tuple[Tensor, Tensor, Rotation]:
         """Append all new positions to the caches; layer input, residual and rotation of each session's last one."""
@@ -144,27 +153,40 @@ class Proposer:
         Only the `COIN_CANDIDATES` likeliest candidates take part with their noise.
         """
         top_k = min(top_k, self.config.draft_vocab_size)
-        logprobs = F.log_softmax(logits.float(), -1) + 0.0  # + 0.0 leaves one zero, so equal values have equal bits
-        packed = torch.empty(*logprobs.shape[:2], 2 * top_k, device=logprobs.device)
         plain = [row for row, coin in enumerate(coins) if coin is None]
-        if plain:
-            part = logprobs[plain] if len(plain) < len(coins) else logprobs  # no copy of all rows
-            packed[plain] = _ranked(part, self._target_ids, top_k)
         tossed = [row for row, coin in enumerate(coins) if coin is not None]
-        if tossed:
-            part = logprobs[tossed] if plain else logprobs
-            best = part.topk(min(max(COIN_CANDIDATES, top_k), part.shape[-1]), -1)
-            ids = self._target_ids[best.indices]
-            noise = noise_rows([coin for coin in coins if coin is not None], self.config.depth, ids.flatten(0, 1))
-            packed[tossed] = _ranked(_with_noise(best.values, noise.view_as(ids)), ids, top_k)
-        host = packed.cpu().numpy().reshape(len(coins), self.config.depth, 2, top_k)
-        return [
-            Proposals(
-                tuple(np.ascontiguousarray(offset[0]).view(np.int32) for offset in session),
-                tuple(np.ascontiguousarray(offset[1]) for offset in session),
-            )
-            for session in host
-        ]
+        if not tossed:
+            return self.likeliest(logits, top_k)
+        found: dict[int, Proposals] = {}
+        if plain:
+            found |= zip(plain, self.likeliest(logits[plain], top_k), strict=True)
+        logprobs = _log_probabilities(logits[tossed] if plain else logits)
+        best = logprobs.topk(min(max(COIN_CANDIDATES, top_k), logprobs.shape[-1]), -1)
+        ids = self._target_ids[best.indices]
+        noise = noise_rows([coin for coin in coins if coin is not None], self.config.depth, ids.flatten(0, 1))
+        ranked = _ranked(_with_noise(best.values, noise.view_as(ids)), ids, top_k)
+        found |= zip(tossed, _unpacked(ranked), strict=True)
+        return [found[row] for row in range(len(coins))]
+
+    def likeliest(self, logits: Tensor, top_k: int) -> list[Proposals]:
+        """The likeliest ``top_k`` tokens, at most the draft vocabulary, by logits [sessions, d, V_draft]."""
+        return _unpacked(_ranked(_log_probabilities(logits), self._target_ids, top_k))
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    return F.log_softmax(logits.float(), -1) + 0.0  # + 0.0 leaves one zero, so equal values have equal bits
+
+
+def _unpacked(ranked: Tensor) -> list[Proposals]:
+    """What `_ranked` made of [sessions, d, ...], in one copy to the host."""
+    host = ranked.cpu().numpy().reshape(*ranked.shape[:2], 2, -1)
+    return [
+        Proposals(
+            tuple(np.ascontiguousarray(offset[0]).view(np.int32) for offset in session),
+            tuple(np.ascontiguousarray(offset[1]) for offset in session),
+        )
+        for session in host
+    ]
 
 
 def _with_noise(logprobs: Tensor, noise: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ from dartspec.services.common.size import parse_size
 from dartspec.services.draft.checkpoint import load_head
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.draft.head import DraftHead
-from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.adaptive import AdaptiveBudget
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.budget import Budget, FixedBudget
+from dartspec.services.verifier.compiled_proposer import proposer_for
 from dartspec.services.verifier.config import ADAPTIVE, VerifierSettings, budget_limit
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
@@ -82,7 +82,7 @@ def load_replica(settings: VerifierSettings) -> Replica:
     target.pool.limit = kv_positions
     reuse = settings.prefix_reuse == "on"
     admission = Admission(settings.max_sessions, kv_positions, context_length, limit, reuse)
-    decoder = Decoder(target, Proposer(head) if head is not None else None, settings.top_k, settings.share_noise)
+    decoder = Decoder(target, proposer_for(head) if head is not None else None, settings.top_k, settings.share_noise)
     log.info("warming up")
     warm_up(decoder, admission)
     settle_invariance(settings.invariant, decoder, admission)

@@ -13,8 +13,19 @@ from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.draft import propose
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import DraftInput, Proposer
+from dartspec.services.verifier.compiled_proposer import CompiledProposer
 
 MakeHead = Callable[..., DraftHead]
+MakeProposer = Callable[[DraftHead], Proposer]
+
+
+@pytest.fixture(params=["plain", "compiled"])
+def make_proposer(request: pytest.FixtureRequest) -> MakeProposer:
+    """Both ways to draft on a processor."""
+    if request.param == "plain":
+        return Proposer
+    pytest.importorskip("numba", reason="without numba nothing is compiled")
+    return CompiledProposer
 
 
 def naive_logits(head: DraftHead, features: Tensor, next_tokens: Tensor) -> Tensor:
@@ -73,8 +84,10 @@ def session(seed: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("window", [0, 1, 150])
-def test_many_rounds_of_several_sessions_equal_full_recomputation(make_head: MakeHead, window: int) -> None:
-    proposer = Proposer(make_head(attention_window=window))
+def test_many_rounds_of_several_sessions_equal_full_recomputation(
+    make_head: MakeHead, make_proposer: MakeProposer, window: int
+) -> None:
+    proposer = make_proposer(make_head(attention_window=window))
     data = [session(seed, 420) for seed in range(3)]
     caches = [proposer.new_cache() for _ in data]
     random = np.random.default_rng(0)
@@ -95,8 +108,10 @@ def test_many_rounds_of_several_sessions_equal_full_recomputation(make_head: Mak
     assert max(cache.length for cache in caches) > 256  # the store has grown at least once
 
 
-def test_a_lagging_cache_gives_the_proposals_of_one_that_never_lagged(make_head: MakeHead) -> None:
-    proposer = Proposer(make_head())
+def test_a_lagging_cache_gives_the_proposals_of_one_that_never_lagged(
+    make_head: MakeHead, make_proposer: MakeProposer
+) -> None:
+    proposer = make_proposer(make_head())
     features, tokens = session(5, 40)
     steady, lagging, flushed = (proposer.new_cache() for _ in range(3))
     for position in range(40):
@@ -108,8 +123,8 @@ def test_a_lagging_cache_gives_the_proposals_of_one_that_never_lagged(make_head:
     torch.testing.assert_close(late, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_mask_rows_never_stay_in_the_cache(make_head: MakeHead) -> None:
-    proposer = Proposer(make_head())
+def test_mask_rows_never_stay_in_the_cache(make_head: MakeHead, make_proposer: MakeProposer) -> None:
+    proposer = make_proposer(make_head())
     features, tokens = session(6, 30)
     drafted, quiet = proposer.new_cache(), proposer.new_cache()
     for start in range(0, 30, 3):
@@ -119,8 +134,8 @@ def test_mask_rows_never_stay_in_the_cache(make_head: MakeHead) -> None:
     torch.testing.assert_close(drafted._store[:, :, :30], quiet._store[:, :, :30], rtol=1e-5, atol=1e-5)
 
 
-def test_rewinding_and_reusing_a_prefix(make_head: MakeHead) -> None:
-    proposer = Proposer(make_head())
+def test_rewinding_and_reusing_a_prefix(make_head: MakeHead, make_proposer: MakeProposer) -> None:
+    proposer = make_proposer(make_head())
     features, tokens = session(7, 20)
     cache = proposer.new_cache()
     expected = proposer.logits([DraftInput(cache, features, tokens)])
@@ -137,8 +152,8 @@ def test_rewinding_and_reusing_a_prefix(make_head: MakeHead) -> None:
         reused.adopt(21)
 
 
-def test_memory_that_was_given_never_grows(make_head: MakeHead) -> None:
-    proposer = Proposer(make_head())
+def test_memory_that_was_given_never_grows(make_head: MakeHead, make_proposer: MakeProposer) -> None:
+    proposer = make_proposer(make_head())
     features, tokens = session(8, 30)
     own = proposer.new_cache()
     given = proposer.new_cache(torch.zeros(2, 2, 24, 8))
@@ -150,8 +165,8 @@ def test_memory_that_was_given_never_grows(make_head: MakeHead) -> None:
     assert given.length == 20
 
 
-def test_company_does_not_change_a_session(make_head: MakeHead) -> None:
-    proposer = Proposer(make_head())
+def test_company_does_not_change_a_session(make_head: MakeHead, make_proposer: MakeProposer) -> None:
+    proposer = make_proposer(make_head())
     data = [session(seed, length) for seed, length in ((1, 5), (2, 31), (3, 12))]
     alone = [proposer.propose([DraftInput(proposer.new_cache(), *one)], 7)[0] for one in data]
     together = proposer.propose([DraftInput(proposer.new_cache(), *one) for one in data], 7)
@@ -160,28 +175,35 @@ def test_company_does_not_change_a_session(make_head: MakeHead) -> None:
         np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-4)
 
 
-def test_ties_go_to_the_smaller_target_id(make_head: MakeHead) -> None:
+def test_ties_go_to_the_smaller_target_id(make_head: MakeHead, make_proposer: MakeProposer) -> None:
     head = make_head(draft_vocab_size=10)
     head.lm_head.weight.zero_()  # every token gets the same logit
     target_ids = torch.tensor([90, 3, 41, 5, 6, 77, 8, 9, 20, 1])
     head.d2t.copy_(target_ids - torch.arange(10))
-    (proposals,) = Proposer(head).propose([DraftInput(Proposer(head).new_cache(), *session(1, 4))], 4)
+    proposer = make_proposer(head)
+    (proposals,) = proposer.propose([DraftInput(proposer.new_cache(), *session(1, 4))], 4)
     for ids, logprobs in zip(proposals.token_ids, proposals.logprobs, strict=True):
         assert ids.tolist() == [1, 3, 5, 6]
         np.testing.assert_allclose(logprobs, -np.log(10), atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_top_k_equals_a_sort_of_all_log_probabilities(make_head: MakeHead, dtype: torch.dtype) -> None:
-    proposer = Proposer(make_head().to(dtype))
+def test_top_k_equals_a_sort_of_all_log_probabilities(
+    make_head: MakeHead, make_proposer: MakeProposer, dtype: torch.dtype
+) -> None:
+    proposer = make_proposer(make_head().to(dtype))
     features, tokens = session(9, 14)
     logits = proposer.logits([DraftInput(proposer.new_cache(), features, tokens)])[0]
     (proposals,) = proposer.propose([DraftInput(proposer.new_cache(), features, tokens)], 1000)
     logprobs = torch.log_softmax(logits.float(), -1).numpy()
     for offset in range(5):
-        expected = sorted(range(97), key=lambda v, row=logprobs[offset]: (-row[v], v))
-        assert proposals.token_ids[offset].tolist() == expected
-        assert proposals.logprobs[offset].tolist() == logprobs[offset][expected].tolist()
+        ids, values = proposals.token_ids[offset], proposals.logprobs[offset]
+        own = values[np.argsort(ids)]  # by id
+        expected = sorted(range(97), key=lambda v, row=own: (-row[v], v))
+        assert ids.tolist() == expected
+        np.testing.assert_allclose(values, logprobs[offset][expected], rtol=0, atol=1e-6)
+        if type(proposer) is Proposer:
+            assert values.tolist() == logprobs[offset][expected].tolist()
         assert proposals.token_ids[offset].dtype == np.int32
 
 
@@ -202,8 +224,8 @@ def test_ranks_are_those_of_a_sort_however_many_values_tie(levels: int, within: 
             assert logprobs[i, j].tolist() == values[i, j][order].tolist()
 
 
-def test_wrong_input_names_the_session_and_the_shapes(make_head: MakeHead) -> None:
-    proposer = Proposer(make_head())
+def test_wrong_input_names_the_session_and_the_shapes(make_head: MakeHead, make_proposer: MakeProposer) -> None:
+    proposer = make_proposer(make_head())
     features, tokens = session(1, 4)
     good = DraftInput(proposer.new_cache(), features, tokens)
     for bad in (

@@ -13,16 +13,19 @@ from safetensors.torch import load_file
 from dartspec.services.draft.checkpoint import load_head
 from dartspec.services.draft.propose import DraftInput, Proposer
 from dartspec.services.draft.target_info import TargetInfo
+from dartspec.services.verifier.compiled_proposer import CompiledProposer
 
 FIXTURE = Path(__file__).resolve().parents[4] / "shared" / "fixtures" / "draft_head"
 pytestmark = pytest.mark.skipif(not FIXTURE.is_dir(), reason="reference fixtures are not here")
 
 
-@pytest.fixture
-def proposer(target: TargetInfo) -> Proposer:
+@pytest.fixture(params=[Proposer, CompiledProposer])
+def proposer(request: pytest.FixtureRequest, target: TargetInfo) -> Proposer:
+    if request.param is CompiledProposer:
+        pytest.importorskip("numba", reason="without numba nothing is compiled")
     weights = load_file(FIXTURE / "model.safetensors")
     target = dataclasses.replace(target, embedding=weights["embed_tokens.weight"])
-    return Proposer(load_head(FIXTURE, target))
+    return request.param(load_head(FIXTURE, target))
 
 
 @pytest.mark.parametrize("chunks", [(9,), (4, 5), (1,) * 9, (8, 1)])

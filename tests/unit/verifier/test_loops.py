@@ -106,3 +106,25 @@ def test_exp_is_right_to_the_last_bits() -> None:
 )
 def test_vectors_fit_the_heads(size: int, dtype: torch.dtype, expected: int) -> None:
     assert lanes(size, dtype) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("vocab", "wanted"), [(1, 1), (50, 50), (64, 3), (1000, 25), (1000, 1)])
+def test_the_likeliest_are_those_of_a_sort_however_many_tie(vocab: int, wanted: int, dtype: torch.dtype) -> None:
+    from dartspec.services.verifier.top_loop import top_loop
+
+    torch.manual_seed(vocab + wanted)
+    loop = top_loop(dtype)
+    for levels in (2, 30, 0):
+        logits = 3 * torch.randn(4, vocab)
+        logits = (logits * levels).round() / levels if levels else logits
+        logits = logits.to(dtype)
+        target_ids = torch.randperm(2 * vocab)[:vocab]
+        ids, logprobs = np.full((4, wanted), -1, np.int32), np.zeros((4, wanted), np.float32)
+        addresses = (logits.data_ptr(), target_ids.data_ptr(), ids.ctypes.data, logprobs.ctypes.data)
+        loop(4, 8 * logits.numel(), vocab, wanted, *addresses)
+        exact = torch.log_softmax(logits.double(), -1)
+        for row in range(4):
+            order = sorted(range(vocab), key=lambda v, row=row: (-float(logits[row, v]), int(target_ids[v])))[:wanted]
+            assert ids[row].tolist() == target_ids[order].tolist()
+            np.testing.assert_allclose(logprobs[row], exact[row, order], rtol=0, atol=3e-6)

@@ -1,0 +1,103 @@
+"""The draft head on processors with compiled loops: attention of all sessions in one call, and the likeliest tokens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dartspec.services.common.types import Proposals
+from dartspec.services.draft.head import DraftHead, Rotation
+from dartspec.services.draft.propose import DraftInput, Proposer
+from dartspec.services.verifier.static_inputs import ITEM_FIELDS, UNIT_BYTES, WORDS
+
+log = logging.getLogger(__name__)
+
+
+class CompiledProposer(Proposer):
+    """As `Proposer`, to rounding. Raises ImportError without numba, ValueError for heads that there is no code for."""
+
+    def __init__(self, head: DraftHead) -> None:
+        super().__init__(head)
+        from dartspec.services.verifier.attention_loop import attention_loop
+        from dartspec.services.verifier.top_loop import top_loop
+
+        c, dtype = head.config, head.fc.weight.dtype
+        if dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"no loops for {dtype}")
+        attend = attention_loop(dtype, c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.depth)
+        if attend is None or c.depth > 64 or c.head_dim * dtype.itemsize % UNIT_BYTES:
+            raise ValueError(f"no loops for heads of {c.head_dim} and {c.depth} positions")
+        self._attend, self._top = attend, top_loop(dtype)
+        # A MASK row is the same everywhere but for its rotation.
+        with torch.inference_mode():
+            still = Rotation(torch.ones(1, 1, c.head_dim, dtype=dtype), torch.zeros(1, 1, c.head_dim, dtype=dtype))
+            self._mask_queries, self._mask_keys, self._mask_values = super().mask_projections(still)
+        # Row i of a session sees rows 0 .. i behind the prefix.
+        self._visible = np.zeros((c.depth, WORDS), np.int64)
+        self._visible[:, 0] = [(1 << row + 1) - 1 - (1 << 64 if row == 63 else 0) for row in range(c.depth)]
+
+    def mask_projections(self, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Proposer.mask_projections`."""
+        values = self._mask_values.expand(len(rotation.cos), -1, -1)
+        return rotation(self._mask_queries), rotation(self._mask_keys), values
+
+    def mixed(self, queries: Tensor, inputs: Sequence[DraftInput], keys: Tensor, values: Tensor) -> Tensor:
+        """See `Proposer.mixed`."""
+        sessions, rows, heads, head_dim = queries.shape
+        queries = queries.contiguous()
+        out = torch.empty(sessions * rows, heads * head_dim, dtype=queries.dtype)
+        anchor, row_bytes = queries.data_ptr() // UNIT_BYTES * UNIT_BYTES, head_dim * queries.itemsize
+        items = np.zeros((sessions, ITEM_FIELDS), np.int64)
+        pairs = 0
+        for number, entry in enumerate(inputs):
+            stored_keys, stored_values = entry.cache.with_masks(keys[number], values[number])
+            apart = stored_values.data_ptr() - stored_keys.data_ptr()
+            slot, prefix = (stored_keys.data_ptr() - anchor) // UNIT_BYTES, stored_keys.shape[1] - rows
+            strides = (2 * apart // row_bytes, stored_keys.stride(0) // head_dim)
+            items[number] = (number * rows, rows, slot, *strides, prefix, 0)
+            pairs += rows * (prefix + rows)
+        visible = np.tile(self._visible, (sessions, 1))
+        self._attend(
+            sessions * self.config.num_key_value_heads,
+            pairs * heads * head_dim // 4,
+            sessions * rows,
+            0,
+            items.ctypes.data,
+            queries.data_ptr(),
+            visible.ctypes.data,
+            anchor,
+            out.data_ptr(),
+        )
+        return out
+
+    def likeliest(self, logits: Tensor, top_k: int) -> list[Proposals]:
+        """See `Proposer.likeliest`."""
+        logits = logits.contiguous()
+        sessions, depth, vocab = logits.shape
+        ids = np.empty((sessions, depth, top_k), np.int32)
+        logprobs = np.empty((sessions, depth, top_k), np.float32)
+        self._top(
+            sessions * depth,
+            8 * logits.numel(),
+            vocab,
+            top_k,
+            logits.data_ptr(),
+            self._target_ids.data_ptr(),
+            ids.ctypes.data,
+            logprobs.ctypes.data,
+        )
+        return [Proposals(tuple(each), tuple(values)) for each, values in zip(ids, logprobs, strict=True)]
+
+
+def proposer_for(head: DraftHead) -> Proposer:
+    """The fastest one that there is for a head."""
+    if head.fc.weight.device.type == "cpu":
+        try:
+            return CompiledProposer(head)
+        except (ImportError, ValueError) as error:
+            log.info("drafts are made without compiled loops: %s", error)
+    return Proposer(head)
