@@ -30,6 +30,9 @@ _TAKEN, _PIECES, _FIRST = 0, 1, 2
 _MAPS = Path("/proc/self/maps")
 # Operations below which a second thread does not pay: it takes a few microseconds to start on a piece.
 _GRAIN = 8192
+# Operations, a fraction of a millisecond, from which on other Python threads may go on meanwhile. For less that is not
+# worth it: to take the interpreter back can cost more than such a loop does.
+_LONG = 1 << 22
 
 
 class Loop:
@@ -45,30 +48,32 @@ class Loop:
         self._compiled = compiled  # keeps the code alive
         address: Any = compiled.address
         self._address = address
-        # Without letting go of the interpreter: taking it back can cost more than most loops do.
-        self._here = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address)
+        self._here = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address), ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
 
     def __call__(self, pieces: int, operations: int, *numbers: int) -> None:
         """Do all pieces, in several threads if there are enough operations in them for that."""
         block = (ctypes.c_int64 * (_FIRST + len(numbers)))(0, pieces, *numbers)
         threads = min(pieces, torch.get_num_threads(), 1 + operations // _GRAIN)
+        long = operations >= _LONG
         shared = _shared() if threads > 1 else None
         if shared is None:
-            self._here(block)
+            self._here[long](block)
         else:
-            shared(self._address, block, threads, 0)
+            shared[long](self._address, block, threads, 0)
 
 
 @cache
-def _shared() -> Callable[..., None] | None:
-    """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch has loaded."""
+def _shared() -> tuple[Callable[..., None], Callable[..., None]] | None:
+    """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch has loaded: keeping the
+    interpreter, and letting it go."""
     torch.ones(1 << 17).add_(1)  # it is there from the first use on, if not before
     lines = _MAPS.read_text().splitlines() if _MAPS.exists() else []
     paths = sorted({line.split()[-1] for line in lines if "libgomp" in line.rpartition("/")[2]})
     if len(paths) != 1:
         return None  # with two of them it is not known whose threads are idle
-    found: Any = ctypes.PyDLL(paths[0]).GOMP_parallel
-    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
+    found: tuple[Any, Any] = (ctypes.PyDLL(paths[0]).GOMP_parallel, ctypes.CDLL(paths[0]).GOMP_parallel)
+    for each in found:
+        each.argtypes, each.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
     return found
 
 

@@ -40,7 +40,7 @@ def counting(block):  # type: ignore[no-untyped-def]
         numba.carray(loops.pointer(at + 8 * piece), 1, np.int64)[0] += 1
 
 
-@pytest.mark.parametrize("operations", [1, 1 << 20])
+@pytest.mark.parametrize("operations", [1, 1 << 20, 1 << 23])
 @pytest.mark.parametrize("pieces", [0, 1, 2, 1000])
 def test_every_piece_is_done_once(pieces: int, operations: int) -> None:
     loop = loops.Loop(counting)
@@ -58,8 +58,9 @@ def test_torchs_own_threads_are_found_on_linux() -> None:
 def test_without_them_a_loop_runs_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "_shared", lambda: None)
     done = np.zeros(100, np.int64)
-    loops.Loop(counting)(100, 1 << 20, done.ctypes.data)
-    assert done.tolist() == [1] * 100
+    for operations in (1 << 20, 1 << 23):
+        loops.Loop(counting)(100, operations, done.ctypes.data)
+    assert done.tolist() == [2] * 100
 
 
 def test_bfloat16_is_rounded_as_torch_rounds_it() -> None:
