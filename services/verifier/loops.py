@@ -77,8 +77,9 @@ def _shared() -> tuple[Callable[..., None], Callable[..., None]] | None:
     return found
 
 
-# What loops are made of besides their own files; numba looks at these alone.
-SOURCES = crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in ("loops.py", "vector_code.py")))
+# What loops are made of besides their own files; numba looks at those alone.
+_SOURCES = ("loops.py", "static_inputs.py", "vector_code.py")
+SOURCES = crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in _SOURCES))
 # Sums may be reordered and products fused, the same way at every call. Infinities and NaN are kept.
 FAST = {"reassoc", "contract", "nsz"}
 
@@ -234,7 +235,8 @@ _BIAS, _MANTISSA = np.int32(127), np.int32(23)
 _POWERS = tuple(np.float32(power) for power in EXP.powers)
 
 
-@inlined
+# In this order: with the two parts of ln 2 put together the result would have fewer digits.
+@numba.njit(error_model="numpy", fastmath={"contract", "nsz"}, forceinline=True)
 def exp(x):
     """exp of a float32 to 3 units in the last place, without a call, so that loops become vector instructions."""
     x = min(max(x, _LEAST), _MOST)
