@@ -60,6 +60,9 @@ def compiled(target: Target) -> FastPasses | None:
     except (ImportError, ValueError) as error:
         log.info("passes run without compiled loops: %s", error)
         return None
+    except Exception as error:  # a compiler that does not know this processor; passes without loops still work
+        log.warning("passes run without compiled loops: %s: %s", type(error).__name__, error)
+        return None
     c, layers = target.config, target.layers[:_PROBED_LAYERS]
     probed = Target(c, target.embedding, layers, target.norm, target.lm_head, target.rope, (), target.rows)
     difference = relative_error(probed, CompiledPasses(probed, kernels))

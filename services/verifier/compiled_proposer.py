@@ -100,4 +100,6 @@ def proposer_for(head: DraftHead) -> Proposer:
             return CompiledProposer(head)
         except (ImportError, ValueError) as error:
             log.info("drafts are made without compiled loops: %s", error)
+        except Exception as error:  # a compiler that does not know this processor
+            log.warning("drafts are made without compiled loops: %s: %s", type(error).__name__, error)
     return Proposer(head)

@@ -25,8 +25,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-# Of a loop's numbers: how many pieces were taken, and how many there are.
-_TAKEN, _PIECES, _FIRST = 0, 1, 2
+# The numbers of a block: how many pieces were taken, how many there are, and from `_FIRST` on the loop's own.
+_PIECES, _FIRST = 1, 2
 _MAPS = Path("/proc/self/maps")
 # Operations below which a second thread does not pay: it takes a few microseconds to start on a piece.
 _GRAIN = 8192

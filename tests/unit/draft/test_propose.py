@@ -13,7 +13,7 @@ from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.draft import propose
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import DraftInput, Proposer
-from dartspec.services.verifier.compiled_proposer import CompiledProposer
+from dartspec.services.verifier.compiled_proposer import CompiledProposer, proposer_for
 
 MakeHead = Callable[..., DraftHead]
 MakeProposer = Callable[[DraftHead], Proposer]
@@ -238,3 +238,18 @@ def test_wrong_input_names_the_session_and_the_shapes(make_head: MakeHead, make_
     with pytest.raises(InvalidArgument, match="top_k"):
         proposer.propose([good], 0)
     assert good.cache.length == 0
+
+
+def test_where_loops_cannot_be_made_the_plain_way_drafts(
+    make_head: MakeHead, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("numba", reason="without numba nothing is compiled")
+    assert type(proposer_for(make_head())) is CompiledProposer
+    assert type(proposer_for(make_head().to(torch.float16))) is Proposer  # no loops for this type
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such processor")
+
+    monkeypatch.setattr("dartspec.services.verifier.attention_loop.attention_loop", broken)
+    assert type(proposer_for(make_head())) is Proposer
+    assert "no such processor" in caplog.text

@@ -248,3 +248,14 @@ def test_a_long_prefix_is_read_to_its_end() -> None:
 
 def _single(cache: KVCache) -> Segment:
     return Segment(cache, [3], np.zeros(1, np.int32), np.ones((1, 1), bool))
+
+
+def test_a_compiler_that_fails_stops_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from dartspec.services.verifier import cpu_kernels
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such processor")
+
+    monkeypatch.setattr(cpu_kernels, "attention_loop", broken)
+    assert target_of("llama").fast is None
+    assert "no such processor" in caplog.text
