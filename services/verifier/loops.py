@@ -67,14 +67,27 @@ def _shared() -> tuple[Callable[..., None], Callable[..., None]] | None:
     """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch has loaded: keeping the
     interpreter, and letting it go."""
     torch.ones(1 << 17).add_(1)  # it is there from the first use on, if not before
-    lines = _MAPS.read_text().splitlines() if _MAPS.exists() else []
-    paths = sorted({line.split()[-1] for line in lines if "libgomp" in line.rpartition("/")[2]})
-    if len(paths) != 1:
-        return None  # with two of them it is not known whose threads are idle
-    found: tuple[Any, Any] = (ctypes.PyDLL(paths[0]).GOMP_parallel, ctypes.CDLL(paths[0]).GOMP_parallel)
+    path = _torchs(_loaded("libgomp"), Path(torch.__file__).parent)
+    if path is None:
+        return None
+    found: tuple[Any, Any] = (ctypes.PyDLL(path).GOMP_parallel, ctypes.CDLL(path).GOMP_parallel)
     for each in found:
         each.argtypes, each.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint), None
     return found
+
+
+def _loaded(name: str) -> list[str]:
+    """Paths of the libraries of this process whose file names hold ``name``; none where that is not known."""
+    lines = _MAPS.read_text().splitlines() if _MAPS.exists() else []
+    return sorted({line.split(maxsplit=5)[-1] for line in lines if name in line.rpartition("/")[2]})
+
+
+def _torchs(paths: list[str], torch_directory: Path) -> str | None:
+    """Of several the one that came with torch, whose threads they are; other packages bring their own."""
+    places = (torch_directory, torch_directory.with_name("torch.libs"))
+    own = [path for path in paths if any(Path(path).is_relative_to(place) for place in places)]
+    chosen = own or paths
+    return chosen[0] if len(chosen) == 1 else None
 
 
 # What loops are made of besides their own files; numba looks at those alone.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,16 @@ def test_every_piece_is_done_once(pieces: int, operations: int) -> None:
 def test_torchs_own_threads_are_found_on_linux() -> None:
     if loops._MAPS.exists():
         assert loops._shared() is not None
+
+
+def test_of_several_libraries_torchs_own_is_taken() -> None:
+    torchs, other = "/env/site packages/torch/lib/libgomp.so.1", "/env/site packages/other.libs/libgomp-abc.so.1"
+    beside, directory = "/env/site packages/torch.libs/libgomp-def.so.1", Path("/env/site packages/torch")
+    assert loops._torchs([other, torchs], directory) == torchs
+    assert loops._torchs([other, beside], directory) == beside
+    assert loops._torchs([other], directory) == other
+    assert loops._torchs([], directory) is None
+    assert loops._torchs([other, "/usr/lib/libgomp.so.1"], directory) is None
 
 
 def test_without_them_a_loop_runs_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
