@@ -68,7 +68,7 @@ class Proposer:
 
         Token ids are the target's, sorted by (-log-probability, id); log-probabilities are over the whole draft
         vocabulary, see `top`. `top_k` is cut to the draft vocabulary. Every session needs at least one new position;
-        else InvalidArgument. One device-to-host copy, or two where only some have a coin.
+        else InvalidArgument. One device-to-host copy.
         """
         if top_k < 1:
             raise InvalidArgument("top_k", f"must be at least 1, got {top_k}")
@@ -153,40 +153,27 @@ class Proposer:
         Only the `COIN_CANDIDATES` likeliest candidates take part with their noise.
         """
         top_k = min(top_k, self.config.draft_vocab_size)
+        logprobs = F.log_softmax(logits.float(), -1) + 0.0  # + 0.0 leaves one zero, so equal values have equal bits
+        packed = torch.empty(*logprobs.shape[:2], 2 * top_k, device=logprobs.device)
         plain = [row for row, coin in enumerate(coins) if coin is None]
-        tossed = [row for row, coin in enumerate(coins) if coin is not None]
-        if not tossed:
-            return self.likeliest(logits, top_k)
-        found: dict[int, Proposals] = {}
         if plain:
-            found |= zip(plain, self.likeliest(logits[plain], top_k), strict=True)
-        logprobs = _log_probabilities(logits[tossed] if plain else logits)
-        best = logprobs.topk(min(max(COIN_CANDIDATES, top_k), logprobs.shape[-1]), -1)
-        ids = self._target_ids[best.indices]
-        noise = noise_rows([coin for coin in coins if coin is not None], self.config.depth, ids.flatten(0, 1))
-        ranked = _ranked(_with_noise(best.values, noise.view_as(ids)), ids, top_k)
-        found |= zip(tossed, _unpacked(ranked), strict=True)
-        return [found[row] for row in range(len(coins))]
-
-    def likeliest(self, logits: Tensor, top_k: int) -> list[Proposals]:
-        """The likeliest ``top_k`` tokens, at most the draft vocabulary, by logits [sessions, d, V_draft]."""
-        return _unpacked(_ranked(_log_probabilities(logits), self._target_ids, top_k))
-
-
-def _log_probabilities(logits: Tensor) -> Tensor:
-    return F.log_softmax(logits.float(), -1) + 0.0  # + 0.0 leaves one zero, so equal values have equal bits
-
-
-def _unpacked(ranked: Tensor) -> list[Proposals]:
-    """What `_ranked` made of [sessions, d, ...], in one copy to the host."""
-    host = ranked.cpu().numpy().reshape(*ranked.shape[:2], 2, -1)
-    return [
-        Proposals(
-            tuple(np.ascontiguousarray(offset[0]).view(np.int32) for offset in session),
-            tuple(np.ascontiguousarray(offset[1]) for offset in session),
-        )
-        for session in host
-    ]
+            part = logprobs[plain] if len(plain) < len(coins) else logprobs  # no copy of all rows
+            packed[plain] = _ranked(part, self._target_ids, top_k)
+        tossed = [row for row, coin in enumerate(coins) if coin is not None]
+        if tossed:
+            part = logprobs[tossed] if plain else logprobs
+            best = part.topk(min(max(COIN_CANDIDATES, top_k), part.shape[-1]), -1)
+            ids = self._target_ids[best.indices]
+            noise = noise_rows([coin for coin in coins if coin is not None], self.config.depth, ids.flatten(0, 1))
+            packed[tossed] = _ranked(_with_noise(best.values, noise.view_as(ids)), ids, top_k)
+        host = packed.cpu().numpy().reshape(len(coins), self.config.depth, 2, top_k)
+        return [
+            Proposals(
+                tuple(np.ascontiguousarray(offset[0]).view(np.int32) for offset in session),
+                tuple(np.ascontiguousarray(offset[1]) for offset in session),
+            )
+            for session in host
+        ]
 
 
 def _with_noise(logprobs: Tensor, noise: Tensor) -> Tensor:

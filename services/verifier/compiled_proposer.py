@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dartspec.services.common.types import Proposals
+from dartspec.services.draft.coin import Coin
 from dartspec.services.draft.head import DraftHead, Rotation
 from dartspec.services.draft.propose import DraftInput, Proposer
 from dartspec.services.verifier.static_inputs import ITEM_FIELDS, UNIT_BYTES, WORDS
@@ -74,10 +75,20 @@ class CompiledProposer(Proposer):
         )
         return out
 
-    def likeliest(self, logits: Tensor, top_k: int) -> list[Proposals]:
-        """See `Proposer.likeliest`."""
+    def top(self, logits: Tensor, top_k: int, coins: Sequence[Coin | None]) -> list[Proposals]:
+        """See `Proposer.top`; the loop ranks for sessions without a coin."""
+        plain = [row for row, coin in enumerate(coins) if coin is None]
+        tossed = [row for row, coin in enumerate(coins) if coin is not None]
+        if not tossed:
+            return self._likeliest(logits, top_k)
+        found = dict(zip(tossed, super().top(logits[tossed], top_k, [coins[row] for row in tossed]), strict=True))
+        found |= zip(plain, self._likeliest(logits[plain], top_k), strict=True)
+        return [found[row] for row in range(len(coins))]
+
+    def _likeliest(self, logits: Tensor, top_k: int) -> list[Proposals]:
         logits = logits.contiguous()
         sessions, depth, vocab = logits.shape
+        top_k = min(top_k, vocab)
         ids = np.empty((sessions, depth, top_k), np.int32)
         logprobs = np.empty((sessions, depth, top_k), np.float32)
         self._top(

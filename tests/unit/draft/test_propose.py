@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.common.types import Proposals
 from dartspec.services.draft import propose
+from dartspec.services.draft.coin import Coin
 from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.propose import DraftInput, Proposer
 from dartspec.services.verifier.compiled_proposer import CompiledProposer, proposer_for
@@ -253,3 +255,20 @@ def test_where_loops_cannot_be_made_the_plain_way_drafts(
     monkeypatch.setattr("dartspec.services.verifier.attention_loop.attention_loop", broken)
     assert type(proposer_for(make_head())) is Proposer
     assert "no such processor" in caplog.text
+
+
+def test_sessions_with_and_without_a_coin_share_a_draft(make_head: MakeHead, make_proposer: MakeProposer) -> None:
+    """In any order each gets what it gets alone."""
+    proposer = make_proposer(make_head())
+    data = [session(seed, length) for seed, length in ((1, 5), (2, 31), (3, 12), (4, 9))]
+    coins = [None, Coin(7, 0.8, 40), None, Coin(8, 1.0, 41)]
+
+    def drafts(chosen: list[int]) -> list[Proposals]:
+        inputs = [DraftInput(proposer.new_cache(), *data[row], coins[row]) for row in chosen]
+        return proposer.propose(inputs, 7)
+
+    for order in ([0, 1, 2, 3], [3, 0, 1], [1, 3]):
+        for row, together in zip(order, drafts(order), strict=True):
+            (alone,) = drafts([row])
+            assert np.array_equal(alone.token_ids, together.token_ids)
+            np.testing.assert_allclose(alone.logprobs, together.logprobs, atol=1e-4)
