@@ -33,15 +33,16 @@ SWEEPS = {"depth": (2, 4, 16), "width": (5, 10, 50), "beam": (5, 10, 40), "budge
 SEED = 1
 
 
-def setting(mode: str, name: str = "", hot: bool = False, **changed: int) -> dict[str, Any]:
+def setting(mode: str, name: str = "", hot: bool = False, transitions: bool = False, **changed: int) -> dict[str, Any]:
     """One way to search, the defaults unless changed."""
     values = {"depth": DEPTH, "width": WIDTH, "beam": BEAM, "budget": BUDGET} | changed
-    return {"name": f"{mode}{name}", "mode": mode, "hot": hot, **values}
+    return {"name": f"{mode}{name}", "mode": mode, "hot": hot, "transitions": transitions, **values}
 
 
 def settings(sweep: bool) -> list[dict[str, Any]]:
     """The defaults in both modes, cold and hot, and each parameter changed alone."""
     found = [setting(mode, "_hot" if hot else "", hot) for mode in MODES for hot in (False, True)]
+    found += [setting("survival", f"_transitions{'_hot' if hot else ''}", hot, True) for hot in (False, True)]
     if sweep:
         for parameter, values in SWEEPS.items():
             for mode in MODES:

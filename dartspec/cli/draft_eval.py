@@ -56,7 +56,8 @@ def evaluate(
     """Evaluate a draft head on prompts.
 
     The target answers each prompt once at each temperature; what the head proposes at every position of the answers is
-    kept, and every combination of --search, --k, --w, --theta, --score-rule and --ngram-weight replays the rounds.
+    kept, and every combination of --search, --k, --w, --theta, --score-rule, --ngram-weight and --transition-weight
+    replays the rounds.
     docs/draft-evaluation.md says what the numbers mean.
     """
     tasks = _tasks(data, prompts, limit)

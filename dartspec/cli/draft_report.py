@@ -7,7 +7,7 @@ from typing import Any
 
 Point = dict[str, Any]
 
-_GRID = ("search", "k", "w", "theta", "rule", "weight")
+_GRID = ("search", "k", "w", "theta", "rule", "weight", "transition")
 
 
 def hit_table(points: Sequence[Point]) -> str:
@@ -42,7 +42,7 @@ def noise(kind: tuple[float, bool]) -> str:
 def label(point: Point) -> str:
     """A search in a few words, without its node budget."""
     parts = [point["search"], f"k={point['k']}"]
-    parts += [f"{name}={point[name]:g}" for name in ("w", "weight") if point[name] is not None]
+    parts += [f"{name}={point[name]:g}" for name in ("w", "weight", "transition") if point[name] is not None]
     parts += [point["rule"]] if point["rule"] not in (None, "auto") else []
     return " ".join(parts)
 

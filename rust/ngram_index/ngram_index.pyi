@@ -89,6 +89,7 @@ class Index:
         widths: Sequence[int],
         token_ids: Buffer,
         logprobs: Buffer,
+        transitions: Buffer | None = None,
         *,
         mode: str = "survival",
         score_rule: str = "auto",
@@ -98,16 +99,19 @@ class Index:
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
         ngram_weight: float = 0.5,
+        transition_weight: float = 1.0,
     ) -> Tree:
         """One tree; mode: survival or reference; score_rule: auto (the mode's own), reference, stupid_backoff,
         witten_bell or divided.
 
-        token_ids int32 and logprobs float32 [sum of widths], widths[i] of them for offset i + 1.
+        token_ids int32 and logprobs float32 [sum of widths], widths[i] of them for offset i + 1. transitions float32
+        [sum of widths[i] * widths[i + 1]]: for each offset but the first a row for each candidate of the offset before,
+        with the scores of this offset's candidates after it.
         """
 
     def search_batch(
         self,
-        queries: Sequence[tuple[Sequence[int], Sequence[int], Buffer, Buffer]],
+        queries: Sequence[tuple[Sequence[int], Sequence[int], Buffer, Buffer, Buffer | None]],
         *,
         threads: int = 1,
         mode: str = "survival",
@@ -118,6 +122,7 @@ class Index:
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
         ngram_weight: float = 0.5,
+        transition_weight: float = 1.0,
     ) -> list[Tree]:
         """A tree for each (context, widths, token_ids, logprobs), the same for any number of threads."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from types import MappingProxyType
 
@@ -22,6 +23,7 @@ def proposals_to_proto(proposals: Proposals) -> common_pb2.Proposals:
         widths=[len(ids) for ids in proposals.token_ids],
         token_ids=b"".join(ids.astype("<i4").tobytes() for ids in proposals.token_ids),
         logprobs=b"".join(values.astype("<f4").tobytes() for values in proposals.logprobs),
+        transitions=proposals.transitions.astype("<u2").tobytes(),
     )
 
 
@@ -31,8 +33,10 @@ def proposals_from_proto(message: common_pb2.Proposals) -> Proposals:
     total = sum(message.widths)
     ids = _unpack("proposals.token_ids", message.token_ids, "<i4", total)
     logprobs = _unpack("proposals.logprobs", message.logprobs, "<f4", total)
+    pairs = sum(before * here for before, here in itertools.pairwise(message.widths)) if message.transitions else 0
+    transitions = _unpack("proposals.transitions", message.transitions, "<u2", pairs)
     cuts = np.cumsum(message.widths)[:-1]
-    return Proposals(tuple(np.split(ids, cuts)), tuple(np.split(logprobs, cuts)))
+    return Proposals(tuple(np.split(ids, cuts)), tuple(np.split(logprobs, cuts)), transitions)
 
 
 def tree_to_proto(tree: Tree) -> common_pb2.Tree:

@@ -5,6 +5,7 @@ All positions are absolute and zero-based; see docs/structure.md for the positio
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -50,15 +51,58 @@ class Proposals:
 
     token_ids: one int32 array of target ids an offset, likeliest first.
     logprobs: float32 arrays of the same lengths, natural logarithms over the full draft vocabulary.
+    transitions: transition scores of a head that has them, as the bits of bfloat16 numbers, else empty: for each offset
+    but the first one row for each candidate of the offset before, with what is added to the draft logits of this
+    offset's candidates after it.
     """
 
     token_ids: tuple[Int32, ...]
     logprobs: tuple[Float32, ...]
+    transitions: UInt16 = field(default_factory=lambda: np.empty(0, np.uint16))
 
     @property
     def depth(self) -> int:
         """Number of offsets, d."""
         return len(self.token_ids)
+
+    @property
+    def transition_scores(self) -> Float32:
+        """`transitions` as numbers."""
+        return _bfloat16(self.transitions)
+
+    def cut(self, k: int) -> Proposals:
+        """The first k candidates of each offset: what a head that offers k would say."""
+        blocks = [block[:k, :k].ravel() for block in self._blocks()]
+        return Proposals(
+            tuple(ids[:k] for ids in self.token_ids),
+            tuple(values[:k] for values in self.logprobs),
+            np.concatenate(blocks) if blocks else self.transitions,
+        )
+
+    def logprobs_after(self, offset: int, before: int) -> Float32:
+        """Log-probabilities of an offset's candidates (counted from 0) after the `before`-th of the offset before.
+
+        Without transition scores those of the offset; with them tokens that are no candidates keep their share.
+        """
+        logprobs = self.logprobs[offset]
+        if not len(self.transitions) or offset == 0:
+            return logprobs
+        scores = logprobs + _bfloat16(self._blocks()[offset - 1][before])
+        others = np.log(max(1.0 - float(np.exp(logprobs.astype(np.float64)).sum()), 1e-9))
+        total = np.logaddexp(np.logaddexp.reduce(scores.astype(np.float64)), others)
+        return np.minimum(scores - np.float32(total), np.float32(0.0))
+
+    def _blocks(self) -> list[UInt16]:
+        """Transition scores by offset from the second on, [candidates before, candidates]; none without."""
+        if not len(self.transitions):
+            return []
+        shapes = [(len(before), len(here)) for before, here in itertools.pairwise(self.token_ids)]
+        parts = np.split(self.transitions, np.cumsum([rows * columns for rows, columns in shapes])[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _bfloat16(bits: UInt16) -> Float32:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ def load_head(
         raise FailedPrecondition(f"draft head {directory}: t2d does not mark the target ids that d2t names")
     state.update({name: tensors[name] for name in tensors.keys() & state.keys()})
     state["t2d"] = t2d
+    if "transition.right" in state:  # rows of its transpose are read, a few at a time: they lie together
+        state["transition.right"] = state["transition.right"].T.contiguous().T
     if "lm_head.weight" not in tensors:
         state["lm_head.weight"] = target_output_rows(target, ids)
         head.lm_head_is_target = True

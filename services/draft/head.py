@@ -85,10 +85,12 @@ class Transition(nn.Module):
     def block(self, candidates: Tensor) -> Tensor:
         """Scores [..., d-1, k, k] between candidates (draft ids) of neighbouring offsets, int64 [..., d, k].
 
-        Entry [..., t, a, b] is that of candidate b of offset t + 2 after candidate a of offset t + 1, counted from 1.
+        Entry [..., t, a, b], in float32 or better, is that of candidate b of offset t + 2 after candidate a of offset
+        t + 1, counted from 1.
         """
-        before, after = candidates[..., :-1, :], candidates[..., 1:, :]
-        return self.left[before] @ self.right.T[after].transpose(-1, -2)
+        before, after = self.left[candidates[..., :-1, :]], self.right.T[candidates[..., 1:, :]]
+        wide = torch.promote_types(before.dtype, torch.float32)
+        return before.to(wide) @ after.to(wide).transpose(-1, -2)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ class Proposer:
         self.head = head
         self.config = head.config
         self._target_ids = head.target_ids()
+        self._draft_ids = torch.zeros(head.config.vocab_size, dtype=torch.int64, device=self._target_ids.device)
+        self._draft_ids[self._target_ids] = torch.arange(len(self._target_ids), device=self._target_ids.device)
         if not head.config.shift:
             raise FailedPrecondition("this draft head was trained without the shift, for comparison; it cannot propose")
         if head.config.vocab_size > _ID_RANGE:
@@ -150,7 +152,8 @@ class Proposer:
         Without a coin, candidates are ranked by s, the logits; with one by s + T G at their target ids, which orders
         them as s / T + G does. Log-probabilities are those of the softmax of the same sum: if the target's logits
         are s plus an error e, the chance of v being argmax s + e + T G has the spread of e in it, not of e / T.
-        Only the `COIN_CANDIDATES` likeliest candidates take part with their noise.
+        Only the `COIN_CANDIDATES` likeliest candidates take part with their noise. A head's transition scores come with
+        them; they are differences of logits, so they add to either.
         """
         top_k = min(top_k, self.config.draft_vocab_size)
         logprobs = F.log_softmax(logits.float(), -1) + 0.0  # + 0.0 leaves one zero, so equal values have equal bits
@@ -166,14 +169,22 @@ class Proposer:
             ids = self._target_ids[best.indices]
             noise = noise_rows([coin for coin in coins if coin is not None], self.config.depth, ids.flatten(0, 1))
             packed[tossed] = _ranked(_with_noise(best.values, noise.view_as(ids)), ids, top_k)
-        host = packed.cpu().numpy().reshape(len(coins), self.config.depth, 2, top_k)
-        return [
-            Proposals(
-                tuple(np.ascontiguousarray(offset[0]).view(np.int32) for offset in session),
-                tuple(np.ascontiguousarray(offset[1]) for offset in session),
-            )
-            for session in host
-        ]
+        flat, pairs = packed.view(torch.int16).flatten(1), self.transitions(packed[..., :top_k].view(torch.int32))
+        host = (flat if pairs is None else torch.cat((flat, pairs), 1)).cpu().numpy()
+        candidates = np.ascontiguousarray(host[:, : flat.shape[1]]).reshape(len(coins), self.config.depth, 2, -1)
+        best_ids, values = candidates[:, :, 0].view(np.int32), candidates[:, :, 1].view(np.float32)
+        scores = host[:, flat.shape[1] :].view(np.uint16)
+        return [Proposals(tuple(a), tuple(b), c) for a, b, c in zip(best_ids, values, scores, strict=True)]
+
+    @torch.inference_mode()
+    def transitions(self, token_ids: Tensor) -> Tensor | None:
+        """Bits of `Proposals.transitions` between candidates [sessions, d, k], target ids: int16 [sessions, (d-1) k k].
+
+        None for a head without a transition score.
+        """
+        if self.head.transition is None:
+            return None
+        return self.head.transition.block(self._draft_ids[token_ids.long()]).bfloat16().view(torch.int16).flatten(1)
 
 
 def _with_noise(logprobs: Tensor, noise: Tensor) -> Tensor:

@@ -28,7 +28,8 @@ class Search:
     """How trees are found, but for the node budget. Fields that ``mode`` does not look at are None.
 
     mode: survival, reference, or chain, the verifier's stand-in for an ngram service. k: candidates of each offset. w:
-    beam width. rule: what the counts say about a token. weight: of the counts; 0 is a tree without them.
+    beam width. rule: what the counts say about a token. weight: of the counts; 0 is a tree without them. transition:
+    weight of the head's transition scores; None without any.
     """
 
     mode: str
@@ -36,6 +37,7 @@ class Search:
     w: int | None = None
     rule: str | None = None
     weight: float | None = None
+    transition: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,28 +56,35 @@ class Grid:
     ngram_weight: tuple[float, ...] = setting(
         (0.5, 0.0), "Weight of the counts in --search survival; 0: a tree without them.", check=each_between(0, 2)
     )
+    transition_weight: tuple[float, ...] = setting(
+        (1.0,),
+        "Weight of the head's transition scores, if it has any, in --search survival; 0: a tree without them.",
+        check=each_between(0, 2),
+    )
 
     @property
     def budgets(self) -> tuple[int, ...]:
         """Node budgets, each once."""
         return tuple(dict.fromkeys(self.theta))
 
-    def searches(self, counts: bool) -> list[Search]:
-        """All searches, each once; ``counts``: there is an index, without which only trees of weight 0 are possible.
+    def searches(self, counts: bool, transitions: bool) -> list[Search]:
+        """All searches, each once.
 
-        Raises InvalidArgument when a search needs an index that is not there.
+        counts: there is an index, without which only trees of weight 0 are possible. transitions: the head has
+        transition scores. Raises InvalidArgument when a search needs an index that is not there.
         """
         found: list[Search] = []
         for mode in self.search:
             if mode == "survival":
                 weights = self.ngram_weight if counts else (0.0,)
-                for k, rule, weight in itertools.product(self.k, self.score_rule, weights):
+                scores = self.transition_weight if transitions else (None,)
+                for k, rule, weight, score in itertools.product(self.k, self.score_rule, weights, scores):
                     # Without a weight no rule counts.
-                    found.append(Search(mode, k, rule=rule if weight else None, weight=weight))
+                    found.append(Search(mode, k, rule=rule if weight else None, weight=weight, transition=score))
             elif mode == "reference":
                 if not counts:
                     raise InvalidArgument("--search", "reference needs an index, and there is none; give --index FILE")
                 found += [Search(mode, *one) for one in itertools.product(self.k, self.w, self.score_rule)]
             else:
-                found.append(Search(mode, 1))
+                found.append(Search(mode, max(self.k)))  # transition scores may prefer any of them
         return list(dict.fromkeys(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dartspec.services.common.types import Int32, Proposals
+from dartspec.services.common.types import Int32
 from dartspec.services.evaluate.grid import Search
 from dartspec.services.evaluate.record import Recording
 from dartspec.services.ngram.trees import TreeReader
@@ -89,7 +89,7 @@ def _paths(
     """The true path's places in the tree of each (recording, n)."""
     if not wanted:
         return []
-    proposals = [_cut(recordings[i].proposals[shared][n - recordings[i].prompt_length], search.k) for i, n in wanted]
+    proposals = [recordings[i].proposals[shared][n - recordings[i].prompt_length].cut(search.k) for i, n in wanted]
     stop_ids = recordings[wanted[0][0]].stop_ids
     if search.mode == "chain":
         chains = [best_chain(offered, nodes, stop_ids) for offered in proposals]
@@ -103,14 +103,10 @@ def _paths(
             node_budget=nodes,
             beam_width=search.w or 1,
             ngram_weight=search.weight or 0.0,
+            transition_weight=1.0 if search.transition is None else search.transition,
             stop_token_ids=sorted(stop_ids),
         )
     return [
         true_path(*tree, recordings[i].tokens[n + 1 : n + 1 + len(tree[0])])
         for tree, (i, n) in zip(trees, wanted, strict=True)
     ]
-
-
-def _cut(proposals: Proposals, k: int) -> Proposals:
-    """The first k candidates of each offset: what a head that offers k would say."""
-    return Proposals(tuple(ids[:k] for ids in proposals.token_ids), tuple(values[:k] for values in proposals.logprobs))

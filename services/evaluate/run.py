@@ -30,8 +30,8 @@ _SAMPLING_FIELDS = ("top_k", "top_p", "min_p", "repetition_penalty")
 def evaluate(evaluation: Evaluation) -> dict[str, Any]:
     """Run it. The result's keys are explained in docs/draft-evaluation.md. Raises DartspecError naming the setting."""
     grid, settings = evaluation.grid, evaluation.settings
-    searches = grid.searches(evaluation.index is not None)
-    HeadConfig.from_file(head_directory(evaluation.head) / CONFIG_FILE)  # before the target is loaded
+    head = HeadConfig.from_file(head_directory(evaluation.head) / CONFIG_FILE)  # before the target is loaded
+    searches = grid.searches(evaluation.index is not None, head.transition_rank > 0)
     replica = load(evaluation, max(search.k for search in searches))
     reader = open_reader(evaluation, replica)
     points: list[dict[str, Any]] = []

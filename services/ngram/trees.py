@@ -13,8 +13,8 @@ from dartspec.services.common.errors import FailedPrecondition, NotFound
 from dartspec.services.common.types import Float32, Int32, Proposals
 from dartspec.services.ngram.errors import index_errors
 
-# Context, widths of the offsets, token ids and log-probabilities of all offsets: what the extension takes.
-Query = tuple[list[int], list[int], Int32, Float32]
+# Context, widths of the offsets, token ids, log-probabilities and transition scores: what the extension takes.
+Query = tuple[list[int], list[int], Int32, Float32, Float32]
 
 
 class TreeReader:
@@ -58,6 +58,7 @@ class TreeReader:
         score_rule: str = "auto",
         beam_width: int = 20,
         ngram_weight: float = 0.5,
+        transition_weight: float = 1.0,
         stop_token_ids: Sequence[int] = (),
     ) -> list[tuple[Int32, Int32]]:
         """Token ids and parents of a tree for each (context, proposals); parameters as in dartspec.v1.SearchParams."""
@@ -67,6 +68,7 @@ class TreeReader:
                 [len(ids) for ids in proposals.token_ids],
                 np.concatenate(proposals.token_ids),
                 np.concatenate(proposals.logprobs),
+                proposals.transition_scores,
             )
             for context, proposals in queries
         ]
@@ -79,6 +81,7 @@ class TreeReader:
                 node_budget=node_budget,
                 beam_width=beam_width,
                 ngram_weight=ngram_weight,
+                transition_weight=transition_weight,
                 stop_token_ids=stop_token_ids,
             )
         return [(np.frombuffer(tree.token_ids, "<i4"), np.frombuffer(tree.parents, "<i4")) for tree in trees]

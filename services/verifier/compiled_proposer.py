@@ -101,7 +101,9 @@ class CompiledProposer(Proposer):
             ids.ctypes.data,
             logprobs.ctypes.data,
         )
-        return [Proposals(tuple(each), tuple(values)) for each, values in zip(ids, logprobs, strict=True)]
+        pairs = self.transitions(torch.from_numpy(ids))
+        scores = np.empty((sessions, 0), np.uint16) if pairs is None else pairs.numpy().view(np.uint16)
+        return [Proposals(tuple(a), tuple(b), c) for a, b, c in zip(ids, logprobs, scores, strict=True)]
 
 
 def proposer_for(head: DraftHead) -> Proposer:

@@ -173,17 +173,21 @@ def _choose(session: Session, tree: Tree, table: LogitRows, first: int, first_po
 
 
 def best_chain(proposals: Proposals, limit: int, stop_ids: frozenset[int]) -> Tree:
-    """The likeliest token of each offset as a chain of at most ``limit`` nodes, ended by a stop id.
+    """The likeliest token of each offset after the one before: a chain of at most ``limit`` nodes, ended by a stop id.
 
-    The offsets do not know each other, so the estimate of survival is the product of their probabilities.
+    But for transition scores the offsets do not know each other, so the estimate of survival is the product of their
+    probabilities.
     """
     tokens: list[int] = []
     logprob: list[float] = []
-    for ids, values in zip(proposals.token_ids[:limit], proposals.logprobs[:limit], strict=True):
+    choice = 0
+    for offset, ids in enumerate(proposals.token_ids[:limit]):
         if not len(ids):
             break
-        tokens.append(int(ids[0]))
-        logprob.append(float(values[0]))
+        values = proposals.logprobs_after(offset, choice)
+        choice = int(values.argmax())
+        tokens.append(int(ids[choice]))
+        logprob.append(float(values[choice]))
         if tokens[-1] in stop_ids:
             break
     survival = np.exp(np.minimum(np.cumsum(logprob), 0.0))

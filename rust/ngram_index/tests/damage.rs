@@ -59,6 +59,7 @@ fn search(index: &Index, context: &[u32]) {
         widths: &[6; 4],
         tokens: &tokens,
         logprobs: &logprobs,
+        transitions: &[],
     };
     for mode in [Mode::Survival, Mode::Reference] {
         for rule in [Rule::Reference, Rule::StupidBackoff, Rule::WittenBell, Rule::Divided] {

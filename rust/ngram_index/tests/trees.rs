@@ -25,6 +25,8 @@ static POOLS: LazyLock<Vec<rayon::ThreadPool>> = LazyLock::new(|| {
 struct Input {
     context: Vec<u32>,
     offsets: Vec<Vec<(i32, f32)>>,
+    /// What transition scores are made from; none without.
+    transitions: Option<u32>,
 }
 
 /// An input as flat arrays.
@@ -33,6 +35,7 @@ struct Flat {
     widths: Vec<u32>,
     tokens: Vec<i32>,
     logprobs: Vec<f32>,
+    transitions: Vec<f32>,
 }
 
 impl Flat {
@@ -42,18 +45,31 @@ impl Flat {
             widths: &self.widths,
             tokens: &self.tokens,
             logprobs: &self.logprobs,
+            transitions: &self.transitions,
         }
     }
+}
+
+/// Some transition score in [-4, 4] that depends on both tokens.
+fn transition(seed: u32, before: i32, token: i32) -> f32 {
+    let mixed = (before as u32).wrapping_mul(0x9E37_79B9) ^ (token as u32).wrapping_mul(0x85EB_CA6B) ^ seed;
+    (mixed.wrapping_mul(0xC2B2_AE35) >> 16) as f32 / 8192.0 - 4.0
 }
 
 impl Input {
     fn flat(&self) -> Flat {
         let (tokens, logprobs) = self.offsets.iter().flatten().copied().unzip();
+        let scores = |seed| {
+            let pairs = self.offsets.windows(2).flat_map(|pair| pair[0].iter().map(move |before| (before.0, &pair[1])));
+            pairs
+                .flat_map(move |(before, offset)| offset.iter().map(move |(token, _)| transition(seed, before, *token)))
+        };
         Flat {
             context: self.context.clone(),
             widths: self.offsets.iter().map(|offset| offset.len() as u32).collect(),
             tokens,
             logprobs,
+            transitions: self.transitions.map_or_else(Vec::new, |seed| scores(seed).collect()),
         }
     }
 
@@ -68,7 +84,13 @@ fn inputs() -> impl Strategy<Value = Input> {
     let token = prop_oneof![9 => 0..50_i32, 1 => 45..60_i32, 1 => Just(i32::MAX)];
     let offset = prop::collection::vec((token, logprob), 1..9);
     let context = prop::collection::vec(0_u32..55, 0..7);
-    (context, prop::collection::vec(offset, 1..7)).prop_map(|(context, offsets)| Input { context, offsets })
+    (context, prop::collection::vec(offset, 1..7), any::<Option<u32>>()).prop_map(|(context, offsets, transitions)| {
+        Input {
+            context,
+            offsets,
+            transitions,
+        }
+    })
 }
 
 fn params() -> impl Strategy<Value = Params> {
@@ -89,7 +111,7 @@ fn params() -> impl Strategy<Value = Params> {
         1_usize..8,
         any::<bool>(),
         stops,
-        0.0_f32..=2.0,
+        (0.0_f32..=2.0, prop_oneof![Just(0.0_f32), 0.0_f32..=2.0]),
     )
         .prop_map(
             |(
@@ -99,7 +121,7 @@ fn params() -> impl Strategy<Value = Params> {
                 beam_width,
                 skip_ngram_at_first_level,
                 stop_ids,
-                ngram_weight,
+                (ngram_weight, transition_weight),
             )| Params {
                 mode,
                 rule,
@@ -109,6 +131,7 @@ fn params() -> impl Strategy<Value = Params> {
                 skip_ngram_at_first_level,
                 stop_ids,
                 ngram_weight,
+                transition_weight,
             },
         )
 }
@@ -122,7 +145,8 @@ fn depths(tree: &Tree) -> Vec<usize> {
 }
 
 /// Best-first as it is defined: every child of every selected node is looked up at once. What a node's children are comes
-/// from searches of a single offset, whose trees hold all candidates with their shares of probability.
+/// from searches of a single offset, whose trees hold all candidates with their shares of probability; with transition
+/// scores behind one that offers nothing but the node itself.
 fn eager(input: &Input, index: &Index, params: &Params) -> Tree {
     struct Found {
         survival: f32,
@@ -136,21 +160,27 @@ fn eager(input: &Input, index: &Index, params: &Params) -> Tree {
         let Some(offset) = input.offsets.get(path.len()) else {
             return Vec::new();
         };
+        let (context, before) = match path.split_last() {
+            Some((last, path)) if input.transitions.is_some() => ([&input.context, path].concat(), Some(*last as i32)),
+            _ => ([&input.context, path].concat(), None),
+        };
+        let sure = before.map(|token| vec![(token, 0.0)]);
         let here = Input {
-            context: [&input.context, path].concat(),
-            offsets: vec![offset.clone()],
+            context,
+            offsets: sure.into_iter().chain([offset.clone()]).collect(),
+            transitions: input.transitions,
         };
         let all = Params {
             node_budget: 1024,
             ..params.clone()
         };
         let tree = here.search(index, &all).unwrap();
-        let found = (0..tree.len()).map(|i| Found {
+        let found = (usize::from(before.is_some())..tree.len()).map(|i| Found {
             survival: (survival * tree.survival[i]).max(f32::MIN_POSITIVE),
             depth: path.len() + 1,
             parent,
             token: tree.tokens[i],
-            bin: (path.len() as u16) << 6 | tree.feature_bins[i],
+            bin: (path.len() as u16) << 6 | tree.feature_bins[i] & 63,
             path: [path, &[tree.tokens[i] as u32]].concat(),
         });
         found.collect()
@@ -283,9 +313,18 @@ proptest! {
             let mut at = i + 1;
             while at > 0 {
                 let offset = &input.offsets[depths[at] - 1];
-                let logprob = offset.iter().find(|(token, _)| *token == tree.tokens[at - 1]).unwrap().1;
-                expected *= f64::from(logprob).exp();
-                at = tree.parents[at - 1] as usize;
+                let (token, parent) = (tree.tokens[at - 1], tree.parents[at - 1] as usize);
+                // After its parent, with transition scores: what is no candidate keeps its share.
+                let scored = |(token, logprob): &(i32, f32)| match input.transitions {
+                    Some(seed) if parent > 0 => {
+                        f64::from(*logprob) + f64::from(transition(seed, tree.tokens[parent - 1], *token))
+                    }
+                    _ => f64::from(*logprob),
+                };
+                let rest = 1.0 - offset.iter().map(|(_, logprob)| f64::from(*logprob).exp()).sum::<f64>();
+                let known: f64 = offset.iter().map(|pair| scored(pair).exp()).sum();
+                expected *= scored(offset.iter().find(|pair| pair.0 == token).unwrap()).exp() / (known + rest);
+                at = parent;
             }
             let error = (f64::from(tree.survival[i]) / expected - 1.0).abs();
             prop_assert!(error < 1e-4 || expected < 1e-30);
@@ -298,6 +337,7 @@ fn flat(widths: &[usize]) -> Input {
     Input {
         context: vec![1, 2],
         offsets: widths.iter().map(offset).collect(),
+        transitions: None,
     }
 }
 
@@ -347,6 +387,13 @@ fn bad_queries_are_named() {
             "params.ngram_weight"
         );
     }
+    for transition_weight in [-0.1, 2.1, f32::NAN] {
+        let params = Params {
+            transition_weight,
+            ..good()
+        };
+        assert_eq!(field(flat(&[2]), params), "params.transition_weight");
+    }
     for backoff_factor in [0.0, -0.4, 1.1, f32::NAN] {
         assert_eq!(
             field(
@@ -364,12 +411,37 @@ fn bad_queries_are_named() {
         widths: &[2],
         tokens: &[1],
         logprobs: &[-1.0, -1.0],
+        transitions: &[],
     };
     let error = Searcher::new().search(index, &query, &good(), &mut Tree::default()).unwrap_err();
     assert!(
         error.to_string().starts_with("proposals.token_ids: must hold 2 ids"),
         "{error}"
     );
+}
+
+#[test]
+fn bad_transition_scores_are_named() {
+    let mut input = flat(&[2, 3, 1]).flat();
+    for (scores, said) in [
+        (
+            vec![0.0; 8],
+            "must be empty or hold 9 scores, the products of neighbouring widths, got 8",
+        ),
+        (
+            [vec![0.0; 8], vec![f32::NAN]].concat(),
+            "must be finite, got NaN at position 8",
+        ),
+        (vec![f32::INFINITY; 9], "must be finite, got inf at position 0"),
+    ] {
+        input.transitions = scores;
+        let error = Searcher::new().search(&INDEXES[1], &input.query(), &Params::default(), &mut Tree::default());
+        assert_eq!(error.unwrap_err().to_string(), format!("proposals.transitions: {said}"));
+    }
+    input.transitions = vec![f32::MAX; 9];
+    let mut tree = Tree::default();
+    Searcher::new().search(&INDEXES[1], &input.query(), &Params::default(), &mut tree).unwrap();
+    assert_eq!(tree.len(), 2 + 6 + 6);
 }
 
 #[test]
@@ -416,6 +488,7 @@ fn what_cannot_enter_the_tree_is_not_looked_up() {
             vec![(first as i32, -1.0), (40, -1.2)],
             vec![(second as i32, likelihood), (41, likelihood)],
         ],
+        transitions: None,
     };
     let params = Params {
         node_budget: 2,

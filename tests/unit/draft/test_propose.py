@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -272,3 +273,28 @@ def test_sessions_with_and_without_a_coin_share_a_draft(make_head: MakeHead, mak
             (alone,) = drafts([row])
             assert np.array_equal(alone.token_ids, together.token_ids)
             np.testing.assert_allclose(alone.logprobs, together.logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_transition_scores_come_with_the_candidates(
+    make_head: MakeHead, make_proposer: MakeProposer, dtype: torch.dtype
+) -> None:
+    head = make_head(draft_vocab_size=30, transition_rank=3)
+    chosen = torch.randperm(97, generator=torch.Generator().manual_seed(1))[:30].sort().values
+    head.d2t.copy_(chosen - torch.arange(30))
+    proposer = make_proposer(head.to(dtype))
+    data = [session(seed, length) for seed, length in ((1, 5), (2, 31), (3, 12))]
+    coins = [None, Coin(7, 0.8, 40), None]
+    inputs = [DraftInput(proposer.new_cache(), *one, coin) for one, coin in zip(data, coins, strict=True)]
+    assert head.transition is not None
+    left, right = head.transition.left.double(), head.transition.right.double()
+    for found in proposer.propose(inputs, 4):
+        ids = [[chosen.tolist().index(token) for token in offset] for offset in found.token_ids]
+        expected = [
+            float(left[u] @ right[:, v]) for before, here in itertools.pairwise(ids) for u in before for v in here
+        ]
+        assert len(expected) == 4 * 4 * 4
+        # They travel as bfloat16, with 8 significant bits.
+        np.testing.assert_allclose(found.transition_scores, expected, rtol=2**-8, atol=1e-6)
+    without = make_proposer(make_head())
+    assert without.propose([DraftInput(without.new_cache(), *data[0])], 4)[0].transitions.size == 0

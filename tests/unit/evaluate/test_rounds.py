@@ -25,14 +25,15 @@ BUDGETS = (3, 30)
 SEARCHES = [
     Search("survival", 8, rule="auto", weight=0.7),
     Search("survival", 4, weight=0.0),
+    Search("survival", 8, weight=0.0, transition=0.4),
     Search("reference", 8, w=5, rule="auto"),
-    Search("chain", 1),
+    Search("chain", 8),
 ]
 
 
-@pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    return tiny_decoder()
+@pytest.fixture(scope="module", params=[0, 3], ids=["without transitions", "with"])
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    return tiny_decoder(transition_rank=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,7 @@ def live(
                 node_budget=budget,
                 beam_width=search.w or 1,
                 ngram_weight=search.weight or 0.0,
+                transition_weight=1.0 if search.transition is None else search.transition,
                 stop_token_ids=sorted(session.enders),
             )
             nodes = len(tokens)
@@ -145,7 +147,9 @@ def test_the_true_path_ends_where_the_tree_does() -> None:
 
 def test_the_grid_has_every_search_that_differs_once() -> None:
     grid = Grid(("survival", "reference", "chain"), (5, 25), (20,), (59,), ("auto", "divided"), (0.7, 0.0))
-    searches = grid.searches(counts=True)
+    searches = grid.searches(counts=True, transitions=False)
     assert len(searches) == len(set(searches)) == 2 * (2 + 1) + 2 * 2 + 1
-    only = Grid(("survival",), (25,), ngram_weight=(0.7,)).searches(counts=False)
-    assert only == [Search("survival", 25, weight=0.0)]
+    only = Grid(("survival",), (25,), ngram_weight=(0.7,), transition_weight=(1.0, 0.0))
+    assert only.searches(counts=False, transitions=False) == [Search("survival", 25, weight=0.0)]
+    both = [Search("survival", 25, weight=0.0, transition=weight) for weight in (1.0, 0.0)]
+    assert only.searches(counts=False, transitions=True) == both

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,11 +163,25 @@ class Estimate:
     ngram_weight: float = 0.5
     score_rule: str = "divided"
     backoff_factor: float = 0.4
+    transition_weight: float = 1.0
+    transition: Callable[[int, int], float] | None = None
 
 
-def steps(index: NaiveIndex, context: Sequence[int], offset: dict[int, float], by: Estimate) -> dict[int, float]:
-    """c of each candidate: p · g^w, scaled to the draft probability of all candidates together."""
+def steps(
+    index: NaiveIndex, context: Sequence[int], offset: dict[int, float], by: Estimate, before: int | None = None
+) -> dict[int, float]:
+    """c of each candidate: p · g^w, scaled to the draft probability of all candidates together.
+
+    After a node with the token `before`, p has the factor e^(weight · transition score), as a softmax has in which the
+    tokens that are no candidates score 0.
+    """
     p = {token: math.exp(logprob) for token, logprob in offset.items()}
+    if by.transition is not None and before is not None:
+        rest = max(0.0, 1.0 - math.fsum(p.values()))
+        factors = {token: math.exp(by.transition_weight * by.transition(before, token)) for token in p}
+        total = math.fsum(p[token] * factors[token] for token in p) + rest
+        p = {token: value * factors[token] / total for token, value in p.items()}
+        offset = {token: math.log(max(value, 1e-300)) for token, value in p.items()}
     g = {token: index.evidence(by.score_rule, context, token, by.backoff_factor) for token in offset}
     if by.score_rule in ("reference", "stupid_backoff"):  # which can be 0
         g = {token: value + float(EPSILON) for token, value in g.items()}
@@ -184,7 +198,8 @@ def survival_of(
     """Estimated probability that the target's walk reaches the end of a path."""
     value = 1.0
     for depth, offset in enumerate(candidates(offsets)[: len(path)]):
-        value *= steps(index, [*context, *path[:depth]], offset, by)[path[depth]]
+        before = path[depth - 1] if depth else None
+        value *= steps(index, [*context, *path[:depth]], offset, by, before)[path[depth]]
     return value
 
 
@@ -205,7 +220,8 @@ def survival(
 
     def expand(path: Path) -> None:
         if len(path) < len(levels) and not (path and path[-1] in stop_token_ids):
-            for token, step in steps(index, [*context, *path], levels[len(path)], by).items():
+            before = path[-1] if path else None
+            for token, step in steps(index, [*context, *path], levels[len(path)], by, before).items():
                 scores[(*path, token)] = scores.get(path, 1.0) * step
                 frontier.add((*path, token))
 

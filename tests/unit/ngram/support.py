@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,21 @@ def fixture_cases(name: str, kind: str) -> list[dict[str, Any]]:
     return [case for case in cases if case["kind"] == kind]
 
 
-def search(index: ngram_index.Index, context: Sequence[int], offsets: Any, **params: Any) -> ngram_index.Tree:
-    """Search one tree from a list of (tokens, log-probabilities) by offset."""
+def search(
+    index: ngram_index.Index,
+    context: Sequence[int],
+    offsets: Any,
+    transition: Callable[[int, int], float] | None = None,
+    **params: Any,
+) -> ngram_index.Tree:
+    """Search one tree from a list of (tokens, log-probabilities) by offset, and the score of a token after another."""
     tokens = np.array([token for tokens, _ in offsets for token in tokens], np.int32)
     logprobs = np.array([value for _, logprobs in offsets for value in logprobs], np.float32)
-    return index.search(list(context), [len(tokens) for tokens, _ in offsets], tokens, logprobs, **params)
+    scores = None
+    if transition is not None:
+        neighbours = itertools.pairwise(tokens for tokens, _ in offsets)
+        scores = np.array([transition(u, v) for before, here in neighbours for u in before for v in here], np.float32)
+    return index.search(list(context), [len(tokens) for tokens, _ in offsets], tokens, logprobs, scores, **params)
 
 
 def unpack(tree: ngram_index.Tree) -> tuple[list[int], list[int], list[float], list[int]]:

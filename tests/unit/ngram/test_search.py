@@ -30,6 +30,12 @@ stops = st.lists(tokens, max_size=3)
 budgets = st.integers(0, 30)
 rules = st.sampled_from(["reference", "stupid_backoff", "witten_bell", "divided"])
 factors = st.floats(0.0625, 1, width=32)
+weights = st.floats(0, 2, width=32)
+
+
+def some_transition(before: int, token: int) -> float:
+    """A score in [-3, 3] that depends on both."""
+    return float(np.float32(3.0 * math.sin(7.0 * before + 3.0 * token + 1.0)))
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4, 5])
@@ -76,13 +82,23 @@ def test_reference(
 
 
 @settings(max_examples=150, deadline=None)
-@given(contexts, offsets, stops, budgets, st.floats(0, 2, width=32), rules, factors)
+@given(contexts, offsets, stops, budgets, st.floats(0, 2, width=32), rules, factors, st.none() | weights)
 def test_survival(
-    pair: Any, context: list[int], offsets: Any, stops: list[int], budget: int, weight: float, rule: str, factor: float
+    pair: Any,
+    context: list[int],
+    offsets: Any,
+    stops: list[int],
+    budget: int,
+    weight: float,
+    rule: str,
+    factor: float,
+    transition_weight: float | None,
 ) -> None:
-    by = naive.Estimate(weight, rule, factor)
+    transition = None if transition_weight is None else some_transition
+    by = naive.Estimate(weight, rule, factor, transition_weight or 0.0, transition)
     twin = naive.survival(pair[1], context, offsets, stop_token_ids=stops, node_budget=budget, by=by)
-    params = {"ngram_weight": weight, "score_rule": rule, "backoff_factor": factor}
+    params: dict[str, Any] = {"ngram_weight": weight, "score_rule": rule, "backoff_factor": factor}
+    params |= {} if transition is None else {"transition": transition, "transition_weight": transition_weight}
     tree = search(pair[0], context, offsets, stop_token_ids=stops, node_budget=budget, **params)
     found = paths(tree)
     expected = {path: naive.survival_of(pair[1], context, offsets, path, by) for path in found}
@@ -109,6 +125,7 @@ def test_a_batch_equals_single_searches(pair: Any, queries: Any, mode: str) -> N
             [len(ids) for ids, _ in offsets],
             np.array([id_ for ids, _ in offsets for id_ in ids], np.int32),
             np.array([value for _, values in offsets for value in values], np.float32),
+            None,
         )
         for context, offsets in queries
     ]
@@ -140,6 +157,25 @@ def test_feature_bins_hold_depth_matched_length_and_draft_probability(pair: Any)
         assert feature == len(above) << 6 | matched << 3 | math.floor(-math.log2(p))
 
 
+def test_without_counts_every_node_has_the_probability_of_its_path(pair: Any) -> None:
+    offsets = [([4, 7], np.log([0.5, 0.2]).tolist()), ([7, 2], np.log([0.4, 0.3]).tolist())]
+    scores = {(4, 7): math.log(2.0), (4, 2): math.log(0.5), (7, 7): 0.0, (7, 2): math.log(4.0)}
+    tree = search(pair[0], [1], offsets, lambda u, v: scores[u, v], ngram_weight=0.0)
+    # After 4 the candidates have 0.8 and 0.15 beside 0.3 for all other tokens, after 7 they have 0.4 and 1.2.
+    expected = {
+        (4,): 0.5,
+        (7,): 0.2,
+        (4, 7): 0.5 * 0.8 / 1.25,
+        (4, 2): 0.5 * 0.15 / 1.25,
+        (7, 7): 0.2 * 0.4 / 1.9,
+        (7, 2): 0.2 * 1.2 / 1.9,
+    }
+    assert dict(zip(paths(tree), unpack(tree)[2], strict=True)) == pytest.approx(expected, rel=1e-5)
+    # Bins say in which halving the probability after the parent is: 0.64, 0.12, 0.21, 0.63.
+    bins = dict(zip(paths(tree), (feature & 7 for feature in unpack(tree)[3]), strict=True))
+    assert bins == {(4,): 1, (7,): 2, (4, 7): 0, (4, 2): 3, (7, 7): 2, (7, 2): 0}
+
+
 def test_counts_favour_what_was_seen(tmp_path: Path) -> None:
     index = build(tmp_path / "index.ngx", [[1, 2, 3]] * 9 + [[4], [5], [6]], 3, 10)
     offsets = [([2, 4], [math.log(0.2), math.log(0.2)]), ([3, 5], [math.log(0.2), math.log(0.2)])]
@@ -166,6 +202,8 @@ def test_counts_favour_what_was_seen(tmp_path: Path) -> None:
         ({"score_rule": "best"}, "params.score_rule"),
         ({"backoff_factor": 0.0}, "params.backoff_factor"),
         ({"backoff_factor": float("nan")}, "params.backoff_factor"),
+        ({"transition_weight": 2.5}, "params.transition_weight"),
+        ({"transitions": np.array([0.5], np.float32)}, "proposals.transitions"),
     ],
 )
 def test_bad_input_is_named(pair: Any, change: dict[str, Any], field: str) -> None:
@@ -182,8 +220,8 @@ def test_bad_input_is_named(pair: Any, change: dict[str, Any], field: str) -> No
 
 
 def test_bad_batches_are_named(pair: Any) -> None:
-    good = ([1], [2], np.array([3, 4], np.int32), np.array([-1, -2], np.float32))
-    bad = (*good[:3], np.array([-1, np.nan], np.float32))
+    good = ([1], [2], np.array([3, 4], np.int32), np.array([-1, -2], np.float32), None)
+    bad = (*good[:3], np.array([-1, np.nan], np.float32), None)
     for threads in (1, 2):
         with pytest.raises(ngram_index.NgramError, match="query 1: must be natural log-probabilities") as error:
             pair[0].search_batch([good, bad, bad], threads=threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -68,6 +69,43 @@ def test_search_equals_the_search_in_process(
         assert tree.parents == expected.parents
         assert tree.survival == expected.survival
         assert tree.feature_bins == expected.feature_bins
+
+
+def test_transition_scores_reach_the_search(
+    stub: ngram_pb2_grpc.NgramServiceStub, indexes: list[ngram_index.Index]
+) -> None:
+    scores = {(u, v): (u - 2.0 * v) / 4.0 for u in range(20) for v in range(20)}  # exact in bfloat16
+    flat = [scores[u, v] for (before, _), (here, _) in itertools.pairwise(OFFSETS) for u in before for v in here]
+    trees = []
+    for weight in (None, 1.0, 0.5, 0.0):
+        wanted = request(node_budget=30, **({} if weight is None else {"transition_weight": weight}))
+        bits = np.array(flat, np.float32).view(np.uint32) >> 16
+        wanted.queries[0].proposals.transitions = bits.astype("<u2").tobytes()
+        tree = stub.Search(wanted).trees[0]
+        context = wanted.queries[0].context
+        changed = {} if weight is None else {"transition_weight": weight}
+        expected = search(indexes[0], context, OFFSETS, lambda u, v: scores[u, v], node_budget=30, **changed)
+        assert (tree.token_ids, tree.survival) == (expected.token_ids, expected.survival)
+        trees.append(tree)
+    assert trees[0] == trees[1]
+    assert trees[3] == stub.Search(request(node_budget=30)).trees[0]
+    assert len({tree.survival for tree in trees}) == 3
+
+
+@pytest.mark.parametrize(
+    ("packed", "said"),
+    [
+        (b"\0\0\0", "must be whole 2-byte values, got 3 bytes"),
+        (b"\0\0" * 5, "must be empty or hold 14 scores, the products of neighbouring widths, got 5"),
+        (b"\0\0" * 13 + b"\x80\x7f", "must be finite, got inf at position 13"),
+    ],
+)
+def test_bad_transition_scores_are_named(stub: ngram_pb2_grpc.NgramServiceStub, packed: bytes, said: str) -> None:
+    wanted = request()
+    wanted.queries[0].proposals.transitions = packed
+    call = stub.Search.future(wanted)
+    field = "queries[0].proposals.transitions"
+    assert assert_refused(call, grpc.StatusCode.INVALID_ARGUMENT, field) == f"{field}: {said}"
 
 
 def test_absent_parameters_have_the_documented_defaults(

@@ -25,7 +25,9 @@ CONTEXT = 1024
 MAX_NODES = 64
 
 
-def tiny_decoder(seed: int = 0, top_k: int = 8, dtype: torch.dtype = torch.float32) -> Decoder:
+def tiny_decoder(
+    seed: int = 0, top_k: int = 8, dtype: torch.dtype = torch.float32, transition_rank: int = 0
+) -> Decoder:
     """A Llama of 8 layers with random weights, large enough that it has preferences."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -58,11 +60,12 @@ def tiny_decoder(seed: int = 0, top_k: int = 8, dtype: torch.dtype = torch.float
             draft_vocab_size=VOCAB,
             target_hidden_size=32,
             target_fingerprint=loaded.info.fingerprint,
+            transition_rank=transition_rank,
         ),
         loaded.info.embedding,
     )
-    for parameter in head.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
+    for name, parameter in head.named_parameters():
+        torch.nn.init.normal_(parameter, std=1.0 if name.startswith("transition") else 0.2)
     head.to(dtype).requires_grad_(False).eval()
     return Decoder(loaded.target, Proposer(head), top_k)
 

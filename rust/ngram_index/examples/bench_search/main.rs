@@ -155,7 +155,7 @@ fn measure(index: &Index, rounds: &[Round], order: &[usize], setting: &Setting) 
     let (mut searcher, mut tree, mut cut) = (Searcher::new(), Tree::default(), Cut::default());
     let mut samples = Samples::default();
     for at in order {
-        let query = cut.query(&rounds[*at], setting.depth, setting.width);
+        let query = cut.query(&rounds[*at], setting.depth, setting.width, setting.transitions);
         if setting.hot {
             searcher.search(index, &query, &params, &mut tree)?;
         }
@@ -180,6 +180,7 @@ fn baseline(index: &Index, rounds: &[Round], depth: usize, width: usize) -> Resu
         beam: 20,
         budget: 59,
         hot: false,
+        transitions: false,
     };
     let params = setting.params()?;
     let (mut searcher, mut cut) = (Searcher::new(), Cut::default());
@@ -190,12 +191,12 @@ fn baseline(index: &Index, rounds: &[Round], depth: usize, width: usize) -> Resu
         let mut trees = vec![Tree::default(); rounds.len()];
         let (mut here, mut there) = (Samples::default(), Samples::default());
         for (round, tree) in rounds.iter().zip(&mut trees) {
-            let query = cut.query(round, depth, width);
+            let query = cut.query(round, depth, width, false);
             here.time(|| searcher.search(index, &query, &params, tree))?;
             here.nodes += tree.len();
         }
         for (round, tree) in rounds.iter().zip(&trees) {
-            let query = cut.query(round, depth, width);
+            let query = cut.query(round, depth, width, false);
             let all = there.time(|| beam::search(&trie, index.order(), &query, &params));
             there.nodes += setting.budget.min(all.len());
             if pass == 0 {

@@ -19,6 +19,8 @@ const FLAT_FROM: usize = 7;
 /// Candidates of which the masses are; the true token is one of them.
 const USUAL_WIDTH: usize = 25;
 const RETRIES: usize = 1000;
+/// Transition scores are drawn from here.
+const TRANSITIONS: std::ops::Range<f32> = -3.0..3.0;
 
 /// What one search is given.
 pub struct Round {
@@ -28,6 +30,8 @@ pub struct Round {
     /// Per offset, best first.
     pub tokens: Vec<Vec<i32>>,
     pub logprobs: Vec<Vec<f32>>,
+    /// Transition scores for any width, as many as the widest block has.
+    pub transitions: Vec<f32>,
 }
 
 /// The same with the first candidates of the first offsets.
@@ -36,15 +40,21 @@ pub struct Cut {
     widths: Vec<u32>,
     tokens: Vec<i32>,
     logprobs: Vec<f32>,
+    transitions: Vec<f32>,
 }
 
 impl Cut {
-    pub fn query<'a>(&'a mut self, round: &'a Round, depth: usize, width: usize) -> Query<'a> {
+    pub fn query<'a>(&'a mut self, round: &'a Round, depth: usize, width: usize, transitions: bool) -> Query<'a> {
         self.widths.clear();
+        self.transitions.clear();
         self.tokens.clear();
         self.logprobs.clear();
         for (tokens, logprobs) in round.tokens.iter().zip(&round.logprobs).take(depth) {
             let width = width.min(tokens.len());
+            let before = self.widths.last().map_or(0, |before| *before as usize);
+            if transitions {
+                self.transitions.extend_from_slice(&round.transitions[..before * width]);
+            }
             self.widths.push(width as u32);
             self.tokens.extend_from_slice(&tokens[..width]);
             self.logprobs.extend_from_slice(&logprobs[..width]);
@@ -54,6 +64,7 @@ impl Cut {
             widths: &self.widths,
             tokens: &self.tokens,
             logprobs: &self.logprobs,
+            transitions: &self.transitions,
         }
     }
 }
@@ -63,6 +74,8 @@ pub struct Rounds<'a> {
     index: &'a Index,
     common: WeightedIndex<u64>,
     random: SmallRng,
+    /// Its own, so that rounds do not depend on it.
+    of_transitions: SmallRng,
 }
 
 impl<'a> Rounds<'a> {
@@ -73,6 +86,7 @@ impl<'a> Rounds<'a> {
             index,
             common,
             random: SmallRng::seed_from_u64(seed),
+            of_transitions: SmallRng::seed_from_u64(seed),
         })
     }
 
@@ -117,6 +131,7 @@ impl<'a> Rounds<'a> {
             context: text[..length].to_vec(),
             tokens: Vec::with_capacity(depth),
             logprobs: Vec::with_capacity(depth),
+            transitions: (0..width * width).map(|_| self.of_transitions.random_range(TRANSITIONS)).collect(),
         };
         for offset in 0..depth {
             let far = (offset as f64 / FLAT_FROM as f64).min(1.0);

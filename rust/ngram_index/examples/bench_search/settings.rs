@@ -41,6 +41,9 @@ pub struct Setting {
     /// Search every round twice and time the second.
     #[serde(default)]
     pub hot: bool,
+    /// Proposals have transition scores.
+    #[serde(default)]
+    pub transitions: bool,
 }
 
 impl Setting {

@@ -106,24 +106,27 @@ impl Index {
     }
 
     /// Search one tree. `token_ids` and `logprobs` are int32 and float32 buffers with the candidates of all offsets,
-    /// `widths[i]` of them for offset i + 1. See `params` in `trees.rs` for the keyword arguments.
-    #[pyo3(signature = (context, widths, token_ids, logprobs, **params))]
+    /// `widths[i]` of them for offset i + 1; `transitions` is a float32 buffer of the scores between neighbouring offsets. See
+    /// `params` in `trees.rs` for the keyword arguments.
+    #[pyo3(signature = (context, widths, token_ids, logprobs, transitions = None, **params))]
+    #[allow(clippy::too_many_arguments)] // Python's arguments
     fn search(
         &self,
         py: Python,
         context: Vec<u32>,
         widths: Vec<u32>,
-        token_ids: &Bound<PyAny>,
-        logprobs: &Bound<PyAny>,
+        token_ids: Bound<PyAny>,
+        logprobs: Bound<PyAny>,
+        transitions: Option<Bound<PyAny>>,
         params: Option<&Bound<PyDict>>,
     ) -> PyResult<PyTree> {
         let params = trees::params(py, params)?;
-        let query = Wanted::new(py, context, widths, token_ids, logprobs)?;
+        let query = Wanted::new(py, (context, widths, token_ids, logprobs, transitions))?;
         let tree = py.detach(|| search_one(&self.inner, &query.get(), &params));
         tree.map(PyTree::new).map_err(|error| raise(py, error))
     }
 
-    /// Search a tree for each (context, widths, token_ids, logprobs), by so many threads.
+    /// Search a tree for each (context, widths, token_ids, logprobs, transitions or None), by so many threads.
     #[pyo3(signature = (queries, *, threads = 1, **params))]
     fn search_batch(
         &self,
@@ -133,10 +136,7 @@ impl Index {
         params: Option<&Bound<PyDict>>,
     ) -> PyResult<Vec<PyTree>> {
         let params = trees::params(py, params)?;
-        let wanted = queries
-            .into_iter()
-            .map(|(context, widths, token_ids, logprobs)| Wanted::new(py, context, widths, &token_ids, &logprobs));
-        let wanted = wanted.collect::<PyResult<Vec<Wanted>>>()?;
+        let wanted = queries.into_iter().map(|given| Wanted::new(py, given)).collect::<PyResult<Vec<Wanted>>>()?;
         let queries: Vec<Query> = wanted.iter().map(Wanted::get).collect();
         let pool = trees::pool(threads).map_err(|error| raise(py, error))?;
         let found = py.detach(|| search_batch(&self.inner, &queries, &params, pool.as_ref()));

@@ -37,6 +37,7 @@ pub(super) fn params(py: Python, given: Option<&Bound<PyDict>>) -> PyResult<Para
             "skip_ngram_at_first_level" => params.skip_ngram_at_first_level = value.extract()?,
             "stop_token_ids" => params.stop_ids = value.extract()?,
             "ngram_weight" => params.ngram_weight = value.extract()?,
+            "transition_weight" => params.transition_weight = value.extract()?,
             _ => return Err(PyTypeError::new_err(format!("a search has no parameter {name:?}"))),
         }
     }
@@ -66,8 +67,14 @@ pub(super) fn pool(threads: usize) -> Result<Option<rayon::ThreadPool>> {
     })
 }
 
-/// Context, widths, token ids and log-probabilities of a query.
-pub(super) type Given<'py> = (Vec<u32>, Vec<u32>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+/// Context, widths, token ids, log-probabilities and transition scores of a query.
+pub(super) type Given<'py> = (
+    Vec<u32>,
+    Vec<u32>,
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Option<Bound<'py, PyAny>>,
+);
 
 /// A query that owns its arrays.
 pub(super) struct Wanted {
@@ -75,21 +82,18 @@ pub(super) struct Wanted {
     widths: Vec<u32>,
     tokens: Vec<i32>,
     logprobs: Vec<f32>,
+    transitions: Vec<f32>,
 }
 
 impl Wanted {
-    pub fn new(
-        py: Python,
-        context: Vec<u32>,
-        widths: Vec<u32>,
-        token_ids: &Bound<PyAny>,
-        logprobs: &Bound<PyAny>,
-    ) -> PyResult<Self> {
+    pub fn new(py: Python, given: Given) -> PyResult<Self> {
+        let (context, widths, token_ids, logprobs, transitions) = given;
         Ok(Self {
             context,
             widths,
-            tokens: values::<i32>(py, token_ids)?,
-            logprobs: values::<f32>(py, logprobs)?,
+            tokens: values::<i32>(py, &token_ids)?,
+            logprobs: values::<f32>(py, &logprobs)?,
+            transitions: transitions.map_or(Ok(Vec::new()), |scores| values::<f32>(py, &scores))?,
         })
     }
 
@@ -99,6 +103,7 @@ impl Wanted {
             widths: &self.widths,
             tokens: &self.tokens,
             logprobs: &self.logprobs,
+            transitions: &self.transitions,
         }
     }
 }

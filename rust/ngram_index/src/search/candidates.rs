@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::float::{LANES, exp, ln, map, max, sum};
+use super::float::{LANES, exp, ln, map, max, sum, zip};
 use super::query::Query;
 use crate::reader::{self, Index, Unigram};
 use crate::score::unigram_share;
@@ -11,6 +11,8 @@ use crate::score::unigram_share;
 const SMALLEST: f32 = -1e6;
 /// Log-probability of what pads a row; smaller than any other, so that it is never the largest.
 const PADDING: f32 = -1e30;
+/// Larger transition scores count as this; beyond it a token is as good as certain or impossible.
+const LARGEST_SCORE: f32 = 1e4;
 
 /// Candidates of one offset.
 #[derive(Default)]
@@ -19,6 +21,8 @@ struct Level {
     lookup: reader::Candidates,
     start: usize,
     width: usize,
+    /// Where the rows of transition scores to this offset begin.
+    transitions: usize,
     log_mass: f32,
     mass: f32,
 }
@@ -31,19 +35,24 @@ pub(super) struct Candidates {
     logprobs: Vec<f32>,
     unigrams: Vec<Unigram>,
     shares: Vec<f32>,
-    /// Token and log-probability, as integers that sort by token and then the likelier first.
-    sorted: Vec<u64>,
+    /// Rows of transition scores, padded; empty for none.
+    transitions: Vec<f32>,
+    /// Place of each number among the query's candidates of its offset.
+    places: Vec<u32>,
+    /// Token and log-probability, as integers that sort by token and then the likelier first, and the place.
+    sorted: Vec<(u64, u32)>,
     tokens: Vec<u32>,
     row: Vec<f32>,
 }
 
 impl Candidates {
     /// Take the candidates of a checked query. Of equal tokens at one offset the likeliest counts; those with
-    /// probability 0 are left out.
-    pub fn fill(&mut self, index: &Index, query: &Query) {
+    /// probability 0 are left out. Transition scores count `transition_weight` times.
+    pub fn fill(&mut self, index: &Index, query: &Query, transition_weight: f32) {
         self.logprobs.clear();
         self.unigrams.clear();
         self.shares.clear();
+        self.places.clear();
         self.offsets = query.widths.len();
         if self.levels.len() < self.offsets {
             self.levels.resize_with(self.offsets, Level::default);
@@ -53,22 +62,25 @@ impl Candidates {
             let range = at..at + *width as usize;
             at = range.end;
             self.sorted.clear();
-            let pairs = query.tokens[range.clone()].iter().zip(&query.logprobs[range]);
-            let possible = pairs.filter(|(_, logprob)| logprob.is_finite());
-            self.sorted.extend(
-                possible.map(|(token, logprob)| (*token as u64) << 32 | u64::from(!ordered(logprob.max(SMALLEST)))),
-            );
+            let pairs = query.tokens[range.clone()].iter().zip(&query.logprobs[range]).zip(0..);
+            let possible = pairs.filter(|((_, logprob), _)| logprob.is_finite());
+            self.sorted.extend(possible.map(|((token, logprob), place)| {
+                let logprob = u64::from(!ordered(logprob.max(SMALLEST)));
+                ((*token as u64) << 32 | logprob, place)
+            }));
             self.sorted.sort_unstable();
-            self.sorted.dedup_by_key(|pair| *pair >> 32);
+            self.sorted.dedup_by_key(|(key, _)| *key >> 32);
 
             level.start = self.logprobs.len();
             level.width = self.sorted.len();
             let padded = level.start + level.width.next_multiple_of(LANES);
             self.tokens.clear();
-            self.tokens.extend(self.sorted.iter().map(|pair| (pair >> 32) as u32));
+            self.tokens.extend(self.sorted.iter().map(|(key, _)| (key >> 32) as u32));
             level.lookup.set(index, &self.tokens);
-            self.logprobs.extend(self.sorted.iter().map(|pair| unordered(!(*pair as u32))));
+            self.logprobs.extend(self.sorted.iter().map(|(key, _)| unordered(!(*key as u32))));
             self.logprobs.resize(padded, PADDING);
+            self.places.extend(self.sorted.iter().map(|(_, place)| *place));
+            self.places.resize(padded, 0);
             self.unigrams.extend(self.tokens.iter().map(|token| index.unigram(*token)));
             self.unigrams.resize(padded, Unigram { count: 0, distinct: 0 });
             let unigrams = &self.unigrams[level.start..];
@@ -81,6 +93,31 @@ impl Candidates {
             map(&mut self.row, move |logprob| exp(logprob - top));
             level.log_mass = if level.width > 0 { top + ln(sum(&self.row)) } else { top };
             level.mass = exp(level.log_mass).min(1.0);
+        }
+        self.fill_transitions(query, transition_weight);
+    }
+
+    /// Bring the transition scores into the order of the candidates.
+    fn fill_transitions(&mut self, query: &Query, weight: f32) {
+        self.transitions.clear();
+        if query.transitions.is_empty() || weight == 0.0 {
+            return;
+        }
+        let mut given = query.transitions;
+        for offset in 1..self.offsets {
+            let (before, width) = (query.widths[offset - 1] as usize, query.widths[offset] as usize);
+            let (block, rest) = given.split_at(before * width);
+            given = rest;
+            self.levels[offset].transitions = self.transitions.len();
+            let level = &self.levels[offset];
+            let padding = level.width.next_multiple_of(LANES) - level.width;
+            let places = |level: &Level| level.start..level.start + level.width;
+            for place in &self.places[places(&self.levels[offset - 1])] {
+                let row = &block[*place as usize * width..][..width];
+                let scores = self.places[places(level)].iter().map(|place| row[*place as usize] * weight);
+                self.transitions.extend(scores.map(|score| score.clamp(-LARGEST_SCORE, LARGEST_SCORE)));
+                self.transitions.extend(std::iter::repeat_n(0.0, padding));
+            }
         }
     }
 
@@ -137,6 +174,34 @@ impl Candidates {
     /// Draft probability of all candidates of an offset, at most 1.
     pub fn mass(&self, offset: usize) -> f32 {
         self.levels[offset].mass
+    }
+
+    /// Transition scores of an offset's tokens after a choice of the offset before; padded. None without such scores.
+    pub fn transitions(&self, offset: usize, before: usize) -> Option<&[f32]> {
+        let level = &self.levels[offset];
+        let width = level.width.next_multiple_of(LANES);
+        (offset > 0 && !self.transitions.is_empty())
+            .then(|| &self.transitions[level.transitions + before * width..][..width])
+    }
+
+    /// Draft probability of all candidates of an offset after a choice of the offset before, at most 1, and what is taken off
+    /// a candidate's log-probability and transition score together so that it is a log-probability again. Tokens that are no
+    /// candidates keep their share, as with a score of 0.
+    pub fn mass_after(&mut self, offset: usize, before: usize) -> (f32, f32) {
+        let mass = self.mass(offset);
+        let mut row = std::mem::take(&mut self.row);
+        row.clear();
+        row.extend_from_slice(self.logprobs(offset));
+        let found = self.transitions(offset, before).map(|scores| {
+            zip(&mut row, scores, |logprob, score| logprob + score);
+            let top = max(&row).max(0.0);
+            map(&mut row, move |value| exp(value - top));
+            let known = sum(&row);
+            let total = known + (1.0 - mass) * exp(-top);
+            (known / total, top + ln(total))
+        });
+        self.row = row;
+        found.unwrap_or((mass, 0.0))
     }
 
     fn padded(&self, offset: usize) -> Range<usize> {

@@ -50,8 +50,8 @@ impl Searcher {
         }
     }
 
-    /// Let `steps` be c of every candidate of a state whose rows were read: p · g^w, scaled to the draft probability of
-    /// all candidates together. Padded; every value is at most the mass of the offset.
+    /// Let `steps` be c of every candidate of a state whose rows were read: p · g^w, times e to the power of its transition
+    /// score, scaled to the draft probability of all candidates together. Padded; every value is at most the state's mass.
     pub(super) fn steps(&self, index: &Index, state: &State, params: &Params, steps: &mut Vec<f32>) {
         let rule = params.survival_rule();
         self.evidence(index, state, rule, params.backoff_factor, steps);
@@ -62,9 +62,12 @@ impl Searcher {
         let weight = params.ngram_weight;
         let logprobs = self.candidates.logprobs(state.offset);
         zip(steps, logprobs, move |g, logprob| logprob + weight * ln(g + epsilon));
+        if let Some(scores) = self.candidates.transitions(state.offset, state.choice) {
+            zip(steps, scores, |value, score| value + score);
+        }
         let top = max(steps);
         map(steps, move |value| exp(value - top));
-        let share = self.candidates.mass(state.offset) / sum(steps);
+        let share = state.mass / sum(steps);
         map(steps, move |value| value * share);
     }
 }

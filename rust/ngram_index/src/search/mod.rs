@@ -19,7 +19,7 @@ mod top;
 mod tree;
 
 pub use batch::{BatchError, search_batch, search_one};
-pub use params::{MAX_BEAM_WIDTH, MAX_NGRAM_WEIGHT, MAX_NODE_BUDGET, Mode, Params, Rule};
+pub use params::{MAX_BEAM_WIDTH, MAX_NGRAM_WEIGHT, MAX_NODE_BUDGET, MAX_TRANSITION_WEIGHT, Mode, Params, Rule};
 pub use query::{MAX_CANDIDATES, MAX_OFFSETS, Query};
 pub use tree::{Tree, feature_bin};
 
@@ -54,7 +54,7 @@ impl Searcher {
         if params.node_budget == 0 {
             return Ok(());
         }
-        self.candidates.fill(index, query);
+        self.candidates.fill(index, query, params.transition_weight);
         self.rows.clear(self.candidates.numbers());
         self.states.clear();
         let root = self.add_root(index, query.context);

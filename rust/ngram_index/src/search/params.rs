@@ -8,6 +8,8 @@ pub const MAX_NODE_BUDGET: usize = 1024;
 pub const MAX_BEAM_WIDTH: usize = 1024;
 /// Largest weight of the n-gram evidence.
 pub const MAX_NGRAM_WEIGHT: f32 = 2.0;
+/// Largest weight of the draft head's transition scores.
+pub const MAX_TRANSITION_WEIGHT: f32 = 2.0;
 
 /// How to select nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub struct Params {
     pub stop_ids: Vec<u32>,
     /// Weight of the n-gram evidence in survival estimates, in [0, 2]; 0 uses the draft head alone.
     pub ngram_weight: f32,
+    /// Weight of the transition scores of proposals that have any, in [0, 2]; 0 leaves them out.
+    pub transition_weight: f32,
 }
 
 impl Default for Params {
@@ -64,6 +68,7 @@ impl Default for Params {
             skip_ngram_at_first_level: false,
             stop_ids: Vec::new(),
             ngram_weight: 0.5,
+            transition_weight: 1.0,
         }
     }
 }
@@ -98,6 +103,10 @@ impl Params {
         if !(0.0..=MAX_NGRAM_WEIGHT).contains(&self.ngram_weight) {
             let message = format!("must be 0 to {MAX_NGRAM_WEIGHT}, got {}", self.ngram_weight);
             return Err(Error::invalid("params.ngram_weight", message));
+        }
+        if !(0.0..=MAX_TRANSITION_WEIGHT).contains(&self.transition_weight) {
+            let message = format!("must be 0 to {MAX_TRANSITION_WEIGHT}, got {}", self.transition_weight);
+            return Err(Error::invalid("params.transition_weight", message));
         }
         if !(f32::MIN_POSITIVE..=1.0).contains(&self.backoff_factor) {
             let message = format!("must be more than 0 and at most 1, got {}", self.backoff_factor);

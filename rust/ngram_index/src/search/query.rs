@@ -20,6 +20,9 @@ pub struct Query<'a> {
     pub tokens: &'a [i32],
     /// Natural log-probabilities over the full draft vocabulary, in the same order; -inf drops a candidate.
     pub logprobs: &'a [f32],
+    /// For each offset but the first, one row for each candidate of the offset before: what is added to the draft logits of
+    /// this offset's candidates after it. Empty for none.
+    pub transitions: &'a [f32],
 }
 
 impl Query<'_> {
@@ -63,6 +66,23 @@ impl Query<'_> {
             );
             return Err(Error::invalid("proposals.logprobs", message));
         }
-        Ok(())
+        self.check_transitions()
+    }
+
+    fn check_transitions(&self) -> Result<()> {
+        if self.transitions.is_empty() {
+            return Ok(());
+        }
+        let wanted: usize = self.widths.windows(2).map(|pair| pair[0] as usize * pair[1] as usize).sum();
+        let wrong = self.transitions.iter().position(|score| !score.is_finite());
+        let message = if self.transitions.len() != wanted {
+            let given = self.transitions.len();
+            format!("must be empty or hold {wanted} scores, the products of neighbouring widths, got {given}")
+        } else if let Some(at) = wrong {
+            format!("must be finite, got {} at position {at}", self.transitions[at])
+        } else {
+            return Ok(());
+        };
+        Err(Error::invalid("proposals.transitions", message))
     }
 }

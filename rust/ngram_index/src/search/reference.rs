@@ -3,7 +3,7 @@
 //! Extending a path at level l (from 0) with token v after context c adds
 //! ( 0.9^l · ln(p_l(v) + 1e-10) + 0.5 · ln(g(v|c) + 1e-10) ) / (l + 1)^0.7
 //! in float32, p renormalised over the candidates, g by default the relative frequency after the longest context that
-//! knows v. The best extensions of each level that do not end in a stop id form the next beam; the tree is the best of all
+//! knows v. Transition scores change only the estimates of survival. The best extensions of each level that do not end in a stop id form the next beam; the tree is the best of all
 //! extensions. An extension never ranks above its parent: its rank is the lower of the two scores, so the best form a tree.
 
 use super::evidence::EPSILON;
@@ -183,7 +183,7 @@ impl Searcher {
             };
             let survival = (above * steps[start as usize + choice]).max(f32::MIN_POSITIVE);
             let token = self.candidates.tokens(state.offset)[choice];
-            let logprob = self.candidates.logprobs(state.offset)[choice];
+            let logprob = self.draft_logprob(state, choice);
             let bin = feature_bin(state.offset + 1, self.matched(state, choice), logprob);
             tree.push(token, node, survival, bin);
             tree_order.push(extension);

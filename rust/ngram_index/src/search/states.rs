@@ -19,6 +19,12 @@ pub(super) struct State {
     last: [u32; LONGEST],
     /// Tokens of the longest context that an index of this order could know.
     pub length: usize,
+    /// Candidate of the offset before that the node is; without meaning for the root.
+    pub choice: usize,
+    /// Draft probability that one of the candidates follows, and what makes their log-probabilities those after this node
+    /// (`Candidates::mass_after`).
+    pub mass: f32,
+    log_norm: f32,
 }
 
 impl Searcher {
@@ -30,6 +36,9 @@ impl Searcher {
             rows: [NONE; LONGEST],
             last: [0; LONGEST],
             length,
+            choice: 0,
+            mass: self.candidates.mass(0),
+            log_norm: 0.0,
         };
         state.last[LONGEST - length..].copy_from_slice(&context[context.len() - length..]);
         let tokens = self.candidates.tokens(0);
@@ -51,11 +60,15 @@ impl Searcher {
     pub(super) fn add_child(&mut self, index: &Index, parent: u32, choice: usize) -> u32 {
         let parent = self.states[parent as usize];
         let offset = parent.offset + 1;
+        let (mass, log_norm) = self.candidates.mass_after(offset, choice);
         let mut state = State {
             offset,
             rows: [NONE; LONGEST],
             last: parent.last,
             length: (parent.length + 1).min(index.order() - 1),
+            choice,
+            mass,
+            log_norm,
         };
         state.last.copy_within(1.., 0);
         let token = self.candidates.tokens(parent.offset)[choice];
@@ -82,6 +95,12 @@ impl Searcher {
         for row in state.rows {
             self.rows.read(index, row, self.candidates.lookup(state.offset));
         }
+    }
+
+    /// Log-probability of a candidate after a state by the draft head alone.
+    pub(super) fn draft_logprob(&self, state: &State, choice: usize) -> f32 {
+        let score = self.candidates.transitions(state.offset, state.choice).map_or(0.0, |scores| scores[choice]);
+        self.candidates.logprobs(state.offset)[choice] + score - state.log_norm
     }
 
     /// Tokens of the longest context of a state that knows a candidate; 0 if none does.

@@ -265,6 +265,7 @@ fn params(params: v1::SearchParams) -> std::result::Result<Params, Status> {
         skip_ngram_at_first_level: params.skip_ngram_at_first_level,
         stop_ids: params.stop_token_ids,
         ngram_weight: params.ngram_weight.unwrap_or(defaults.ngram_weight),
+        transition_weight: params.transition_weight.unwrap_or(defaults.transition_weight),
     })
 }
 
@@ -311,11 +312,20 @@ fn search_one(
     let tokens: Vec<i32> = tokens.into_iter().map(i32::from_le_bytes).collect();
     let logprobs = words("proposals.logprobs", &proposals.logprobs)?;
     let logprobs: Vec<f32> = logprobs.into_iter().map(f32::from_le_bytes).collect();
+    let (halves, rest) = proposals.transitions.as_chunks::<2>();
+    if !rest.is_empty() {
+        let message = format!("must be whole 2-byte values, got {} bytes", proposals.transitions.len());
+        return Err(bad_request(&field("proposals.transitions"), &message));
+    }
+    // A bfloat16 is the upper half of a float32.
+    let transitions = halves.iter().map(|half| f32::from_bits(u32::from(u16::from_le_bytes(*half)) << 16));
+    let transitions: Vec<f32> = transitions.collect();
     let query = Query {
         context: &query.context,
         widths: &proposals.widths,
         tokens: &tokens,
         logprobs: &logprobs,
+        transitions: &transitions,
     };
     let tree = search::search_one(index, &query, params).map_err(|error| match error {
         Error::InvalidArgument { field: name, message } if name.starts_with("params.") => bad_request(name, &message),
