@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from dartspec.services.common.config import between, options, setting
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.draft.convert_gguf import PACKAGED_MODEL, resolve_model
-from dartspec.services.draft.train.settings import TrainSettings
+from dartspec.services.draft.train.settings import TrainSettings, check_trained
 
 if TYPE_CHECKING:
+    from dartspec.services.draft.head import DraftHead
     from dartspec.services.draft.target_info import TargetInfo
     from dartspec.services.draft.train.data import Text
     from dartspec.services.draft.train.teacher import TextSource
@@ -58,9 +60,17 @@ class RunSettings:
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Head directory, written as training goes.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Where a cached teacher is kept; needed with it.")
+@click.option("--head", "given", help="Head directory or hub id to go on from instead of --init; it decides the shape.")
 @options(RunSettings, "DARTSPEC_TRAIN", argument="run")
 @options(TrainSettings, "DARTSPEC_TRAIN")
-def train(shards: tuple[Path, ...], out: Path, cache: Path | None, run: RunSettings, settings: TrainSettings) -> None:
+def train(
+    shards: tuple[Path, ...],
+    out: Path,
+    cache: Path | None,
+    given: str | None,
+    run: RunSettings,
+    settings: TrainSettings,
+) -> None:
     """Train a head on texts that the target wrote.
 
     A run that ended or was killed goes on from OUT's last checkpoint, bit for bit the run that was not. Under torchrun,
@@ -74,12 +84,19 @@ def train(shards: tuple[Path, ...], out: Path, cache: Path | None, run: RunSetti
     import torch
     import torch.distributed as dist
 
+    from dartspec.services.draft.checkpoint import head_directory
     from dartspec.services.draft.target_info import TargetInfo
-    from dartspec.services.draft.train.data import choose_vocabulary, read_texts, split_held_out
-    from dartspec.services.draft.train.initial import chosen_layers, new_head
+    from dartspec.services.draft.train.data import read_texts, split_held_out
+    from dartspec.services.draft.train.initial import chosen_layers
     from dartspec.services.draft.train.loop import Run, tensorboard_writer
     from dartspec.services.draft.train.train import Trainer
 
+    start = None if given is None else head_directory(given)
+    if start is not None:
+        if start.resolve() == out.resolve():
+            raise InvalidArgument("head", f"--out {out} would be written over it; name another --out")
+        settings = _settings_of(start, settings)
+    check_trained(settings)
     if run.threads:
         torch.set_num_threads(run.threads)
     device, dtype = _device(run.device), None
@@ -95,19 +112,15 @@ def train(shards: tuple[Path, ...], out: Path, cache: Path | None, run: RunSetti
 
     model = _target(run, device, dtype)
     target = TargetInfo.from_model(model, run.model)
+    head, fingerprint = _head(start, settings, model, target, training)
     layers = chosen_layers(settings, target)
-    if settings.draft_vocab > target.vocab_size:
-        raise InvalidArgument("draft_vocab", f"the target has {target.vocab_size} tokens, got {settings.draft_vocab}")
     if run.teacher_tokens > target.vocab_size:
         raise InvalidArgument("teacher_tokens", f"the target has {target.vocab_size}, got {run.teacher_tokens}")
-    size = settings.draft_vocab or target.vocab_size
-    vocabulary = torch.from_numpy(choose_vocabulary(training, size, target.vocab_size))
-    head = new_head(model, target, settings, vocabulary)
 
     source, evaluation = _sources(run, cache, model, target, layers, training, held_out)
     if run.teacher == "cached":
         del model
-    trainer = Trainer(head.to(device), source, settings, dtype)
+    trainer = Trainer(head.to(device), source, settings, dtype, fingerprint)
     loop = Run(trainer, out, evaluation, run.eval_every, run.eval_texts, board)
     if run.resume != "never" and loop.resume(allow_changes=run.resume == "changed") and rank == 0:
         click.echo(f"going on from step {trainer.step} of {out}", err=True)
@@ -116,6 +129,37 @@ def train(shards: tuple[Path, ...], out: Path, cache: Path | None, run: RunSetti
         dist.destroy_process_group()
     if rank == 0 and curve:
         click.echo(json.dumps(curve[-1]))
+
+
+def _settings_of(directory: Path, settings: TrainSettings) -> TrainSettings:
+    """`settings` for going on from the head in `directory`. Raises InvalidArgument for a flag that contradicts it."""
+    from dartspec.services.draft.checkpoint import CONFIG_FILE
+    from dartspec.services.draft.config import HeadConfig
+    from dartspec.services.draft.train.given import given_settings
+
+    context = click.get_current_context()
+    named = {
+        name for name in context.params if context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+    }
+    return given_settings(HeadConfig.from_file(directory / CONFIG_FILE), settings, named)
+
+
+def _head(
+    start: Path | None, settings: TrainSettings, model: Any, target: TargetInfo, training: Sequence[Text]
+) -> tuple[DraftHead, str]:
+    """The head that training starts from, and the fingerprint of the one in `start`; "" when it begins anew."""
+    import torch
+
+    from dartspec.services.draft.train.data import choose_vocabulary
+    from dartspec.services.draft.train.given import given_head
+    from dartspec.services.draft.train.initial import new_head
+
+    if start is not None:
+        return given_head(start, target, settings)
+    if settings.draft_vocab > target.vocab_size:
+        raise InvalidArgument("draft_vocab", f"the target has {target.vocab_size} tokens, got {settings.draft_vocab}")
+    chosen = choose_vocabulary(training, settings.draft_vocab or target.vocab_size, target.vocab_size)
+    return new_head(model, target, settings, torch.from_numpy(chosen)), ""
 
 
 def _sources(

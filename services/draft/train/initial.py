@@ -11,7 +11,7 @@ from torch import Tensor
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument
 from dartspec.services.draft.checkpoint import target_output_rows, with_target
 from dartspec.services.draft.config import HeadConfig
-from dartspec.services.draft.head import DraftHead
+from dartspec.services.draft.head import DraftHead, Transition
 from dartspec.services.draft.target_info import TargetInfo
 from dartspec.services.draft.train.settings import TrainSettings
 
@@ -104,10 +104,17 @@ def random_head(target: TargetInfo, config: HeadConfig, vocabulary: Tensor, seed
 
 
 def _common(head: DraftHead, target: TargetInfo, vocabulary: Tensor, generator: torch.Generator) -> None:
-    """Draft vocabulary, output matrix, and a transition score that is 0 but can learn."""
+    """Draft vocabulary, output matrix and transition score."""
     head.d2t.copy_(vocabulary - torch.arange(len(vocabulary)))
     head.t2d.zero_()[vocabulary] = True
     head.lm_head.weight = torch.nn.Parameter(target_output_rows(target, vocabulary).float(), requires_grad=False)
     head.lm_head_is_target = True
     if head.transition is not None:
-        head.transition.left.normal_(0.0, 0.02, generator=generator)
+        head.transition = new_transition(len(vocabulary), head.config.transition_rank, generator)
+
+
+def new_transition(draft_vocab_size: int, rank: int, generator: torch.Generator) -> Transition:
+    """A transition score on the CPU that is 0 but can learn: one factor normal with standard deviation 0.02, one 0."""
+    transition = Transition(draft_vocab_size, rank).requires_grad_(False)
+    transition.left.normal_(0.0, 0.02, generator=generator)
+    return transition

@@ -16,9 +16,9 @@ _CHUNK_CUDA = 4096
 class OutputKL(torch.autograd.Function):
     """sum over rows of weight * KL(teacher || softmax(normed @ matrix^T + left @ right)), differentiated in chunks.
 
-    normed [R, H]; matrix [V_draft, H], frozen unless it wants a gradient; ids int64 [R, K] draft ids and probs float32
-    [R, K], the teacher, summing to 1 (or 0 in rows to leave out); weights float32 [R]. left [R, r] and right
-    [r, V_draft] add the transition score of the token before; both None without. Products are taken in the dtype of
+    normed [R, H]; matrix [V_draft, H]; ids int64 [R, K] draft ids and probs float32 [R, K], the teacher, summing to 1
+    (or 0 in rows to leave out); weights float32 [R]. left [R, r] and right [r, V_draft] add the transition score of the
+    token before; both None without. Gradients are computed of those that want one. Products are taken in the dtype of
     `matrix`, all else in float32 or better.
     """
 
@@ -36,10 +36,12 @@ class OutputKL(torch.autograd.Function):
         wide = torch.promote_types(torch.float32, normed.dtype)
         with torch.autocast(normed.device.type, enabled=False):
             rows = normed.to(matrix.dtype)
-            of_rows = torch.empty_like(normed, dtype=wide)
-            of_matrix = torch.zeros_like(matrix, dtype=wide) if ctx.needs_input_grad[1] else None
-            of_left = None if left is None else torch.empty_like(left, dtype=wide)
-            of_right = None if right is None else torch.zeros_like(right, dtype=wide)
+            wants_rows, wants_matrix = ctx.needs_input_grad[:2]
+            wants_left, wants_right = ctx.needs_input_grad[5:] or (False, False)
+            of_rows = torch.empty_like(normed, dtype=wide) if wants_rows else None
+            of_matrix = torch.zeros_like(matrix, dtype=wide) if wants_matrix else None
+            of_left = torch.empty_like(left, dtype=wide) if left is not None and wants_left else None
+            of_right = torch.zeros_like(right, dtype=wide) if right is not None and wants_right else None
             total = torch.zeros((), dtype=wide, device=normed.device)
             step = _CHUNK_CUDA if normed.is_cuda else _CHUNK
             for begin in range(0, len(rows), step):
@@ -58,11 +60,13 @@ class OutputKL(torch.autograd.Function):
                 slope.mul_(weight * teacher.sum(-1, keepdim=True) / mass)
                 slope.scatter_add_(-1, chosen, -weight * teacher)
                 narrow = slope.to(matrix.dtype)
-                of_rows[part] = narrow @ matrix
+                if of_rows is not None:
+                    of_rows[part] = narrow @ matrix
                 if of_matrix is not None:
                     of_matrix += (narrow.T @ rows[part]).to(wide)
-                if of_left is not None and of_right is not None and left is not None and right is not None:
+                if of_left is not None and right is not None:
                     of_left[part] = (narrow @ right.T.to(matrix.dtype)).to(wide)
+                if of_right is not None and left is not None:
                     of_right += (left[part].T.to(matrix.dtype) @ narrow).to(wide)
         ctx.save_for_backward(of_rows, of_matrix, of_left, of_right)
         ctx.dtypes = [None if value is None else value.dtype for value in (normed, matrix, left, right)]

@@ -30,13 +30,16 @@ def sample_prefixes(length: int, prompt_length: int, count: int, generator: torc
 def offset_weights(
     prefixes: Tensor, length: int, depth: int, settings: TrainSettings, generator: torch.Generator
 ) -> Tensor:
-    """Loss weights float32 [G, d]; 0 where offset t has no token x[n+t] in the text, or was not drawn.
+    """Loss weights float32 [G, d]; 0 where offset t has no token x[n+t] in the text, was not drawn, or has nothing
+    that is trained: offset 1 follows the pending token, which the head is fed, so no transition leads to it.
 
     A share of the prefixes is trained at all offsets and weighs more beyond `shallow_depth`, which leaves the
     expected loss unchanged.
     """
     offsets = torch.arange(1, depth + 1)
     weights = settings.gamma ** (offsets - 1).float() * (prefixes[:, None] + offsets < length)
+    if settings.train == "transition":
+        weights[:, 0] = 0.0
     deep = torch.rand(len(prefixes), 1, generator=generator) < settings.deep_share
     return torch.where(offsets > settings.shallow_depth, weights * deep / settings.deep_share, weights)
 
@@ -56,7 +59,10 @@ class Sampler:
         self._place = 0
 
     def next_pass(self) -> list[Chosen]:
-        """Texts and prefixes of one pass, exactly `settings.prefixes` in all."""
+        """Texts and prefixes of one pass: of exactly `settings.prefixes` those that weigh anything, maybe none.
+
+        When the whole head is trained all do, by offset 1.
+        """
         chosen, left = [], self.settings.prefixes
         while left > 0:
             text = self._next_text()
@@ -64,7 +70,9 @@ class Sampler:
             wanted = min(self.settings.per_text, left)
             prefixes = sample_prefixes(length, prompt_length, wanted, self._generator)
             weights = offset_weights(prefixes, length, self.depth, self.settings, self._generator)
-            chosen.append(Chosen(text, prefixes, weights))
+            useful = (weights > 0).any(-1)
+            if useful.any():
+                chosen.append(Chosen(text, prefixes[useful], weights[useful]))
             left -= len(prefixes)
         return chosen
 

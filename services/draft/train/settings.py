@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dartspec.services.common.config import between, setting
+from dartspec.services.common.errors import InvalidArgument
 
 
 def _layers(value: str) -> str | None:
@@ -34,9 +35,14 @@ class TrainSettings:
         "Numbers of the passes; weights are float32. auto: bfloat16 where the device has it.",
         choices=("auto", "float32", "bfloat16"),
     )
+    train: str = setting(
+        "all", "The whole head, or its transition score alone, which is cheaper.", choices=("all", "transition")
+    )
     init: str = setting("target-last", "The layer to start from.", choices=("target-last", "random"))
     output: str = setting(
-        "frozen", "Output matrix: the target's rows, or trained from them on.", choices=("frozen", "trained")
+        "frozen",
+        "Output matrix: the target's rows or the given head's own, or trained from them on.",
+        choices=("frozen", "trained"),
     )
     draft_length: int = setting(7, "MASK positions, d - 1.", check=between(0, 63))
     draft_vocab: int = setting(
@@ -50,5 +56,21 @@ class TrainSettings:
         "Positions that a draft looks back on; 0: all, for texts as long as what is served.",
         check=between(0, 2**24),
     )
-    transition_rank: int = setting(0, "Rank of a transition score trained with the head.", check=between(0, 4096))
+    transition_rank: int = setting(
+        0, "Rank of a transition score trained with the head; 0: none, or the given head's.", check=between(0, 4096)
+    )
     shift: bool = setting(True, "Feed each position the next token; without it the head is for comparison only.")
+
+
+def check_trained(settings: TrainSettings) -> None:
+    """Raise InvalidArgument when `settings`, which describe the head, name nothing that `train` could train."""
+    if settings.train != "transition":
+        return
+    if not settings.transition_rank:
+        raise InvalidArgument(
+            "train", "there is no transition score to train; give --transition-rank, or a --head that has one"
+        )
+    if not settings.draft_length:
+        raise InvalidArgument("train", "a head of one offset has no transitions; --draft-length must be at least 1")
+    if settings.output == "trained":
+        raise InvalidArgument("train", "transition leaves the output matrix as it is; leave out --output trained")

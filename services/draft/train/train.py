@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from dartspec.services.draft.head import DraftHead
 from dartspec.services.draft.train.loss import OutputKL, restrict_teacher
 from dartspec.services.draft.train.packed import PackedText, packed_hidden
 from dartspec.services.draft.train.sampling import Chosen, Sampler
-from dartspec.services.draft.train.settings import TrainSettings
+from dartspec.services.draft.train.settings import TrainSettings, check_trained
 from dartspec.services.draft.train.teacher import TextSource
 
 
@@ -28,6 +29,13 @@ def learning_rate(step: int, settings: TrainSettings) -> float:
         return settings.rate * (step + 1) / settings.warmup
     progress = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
     return settings.rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+
+
+def is_trained(name: str, settings: TrainSettings) -> bool:
+    """Whether `settings` train the head's parameter of this name."""
+    if settings.train == "transition":
+        return name.startswith("transition.")
+    return name != "lm_head.weight" or settings.output == "trained"
 
 
 @dataclass(frozen=True)
@@ -47,23 +55,35 @@ class Trainer:
     """Owns the head's weights, the optimiser and the stream of passes; `state` and `load` continue a run exactly.
 
     A step adds the gradients of `accumulate` passes of every process, so that two processes do what one does with twice
-    the passes a step, to rounding.
+    the passes a step, to rounding. What `settings` do not train stays as it is, to the bit, and costs no gradient.
     """
 
     def __init__(
-        self, head: DraftHead, source: TextSource, settings: TrainSettings, dtype: torch.dtype = torch.float32
+        self,
+        head: DraftHead,
+        source: TextSource,
+        settings: TrainSettings,
+        dtype: torch.dtype = torch.float32,
+        given: str = "",
     ) -> None:
-        self.settings, self.source, self.dtype = settings, source, dtype
+        """given: `weights_fingerprint` of the head that `head` goes on from, "" for a new one.
+
+        Raises InvalidArgument when `settings` leave nothing to train.
+        """
+        check_trained(settings)
+        self.settings, self.source, self.dtype, self.given = settings, source, dtype, given
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.head = head.float().requires_grad_(False)
         self.device = head.fc.weight.device
-        frozen: tuple[str, ...] = ("lm_head.weight",)
         if settings.output == "trained":
             # A copy: the matrix may be the target's own, which a live teacher still needs.
-            frozen, head.lm_head_is_target = (), False
+            head.lm_head_is_target = False
             head.lm_head.weight = torch.nn.Parameter(head.lm_head.weight.detach().clone())
-        self.trained = {name: p.requires_grad_() for name, p in head.named_parameters() if name not in frozen}
-        self._frozen_output = head.lm_head.weight.detach().to(dtype) if frozen else None
+        self.trained = {name: p.requires_grad_() for name, p in head.named_parameters() if is_trained(name, settings)}
+        for parameter in self.trained.values():
+            # A loaded head may lie in memory as proposing likes it; a fused step and `update` go by rows.
+            parameter.data = parameter.data.contiguous()
+        self._frozen_output = None if settings.output == "trained" else head.lm_head.weight.detach().to(dtype)
         matrices = [p for p in self.trained.values() if p.dim() > 1]
         vectors = [p for p in self.trained.values() if p.dim() == 1]
         self.optimizer = torch.optim.AdamW(
@@ -86,7 +106,7 @@ class Trainer:
         total = 0.0
         for number in range(passes):
             chosen = self.sampler.next_pass()  # everyone draws all passes, so that the stream is the same everywhere
-            if number % self.world == self.rank:
+            if chosen and number % self.world == self.rank:
                 batch = self.prepare(chosen)
                 loss = self.loss(self.hidden(batch), batch)
                 loss.backward()
@@ -120,8 +140,9 @@ class Trainer:
         )
 
     def hidden(self, batch: Batch) -> Tensor:
-        """What the output matrix is applied to, [R, H]."""
-        with self.autocast():
+        """What the output matrix is applied to, [R, H]; without a graph when only what comes after it is trained."""
+        no_graph = torch.no_grad() if self.settings.train == "transition" else contextlib.nullcontext()
+        with self.autocast(), no_graph:
             return self.head.norm(packed_hidden(self.head, batch.packed, batch.wanted))
 
     def loss(self, hidden: Tensor, batch: Batch) -> Tensor:
@@ -170,18 +191,21 @@ class Trainer:
             "settings": dataclasses.asdict(self.settings),
             "texts": self.source.fingerprint,
             "vocabulary": self.head.target_ids().cpu(),
+            "given": self.given,
         }
 
     @torch.no_grad()
     def load(self, state: dict[str, Any], allow_changes: bool = False) -> None:
-        """Go on from `state`. Raises FailedPrecondition when it was made with other settings, texts or weights.
+        """Go on from `state`. Raises FailedPrecondition when it was made with other settings, texts, head or weights.
 
-        allow_changes: take weights, optimiser and step of a run with other settings or texts, which is no longer the
-        run without an interruption; the shapes of the weights must still be the same.
+        allow_changes: take weights, optimiser and step of a run with other settings, texts or given head, which is no
+        longer the run without an interruption; names and shapes of the weights must still be the same.
         """
         mine = self.state()
-        changed = [name for name, value in mine["settings"].items() if state["settings"].get(name) != value]
+        theirs = {"train": "all", **state["settings"]}  # states older than the setting trained everything
+        changed = [name for name, value in mine["settings"].items() if theirs.get(name) != value]
         changed += ["text"] if state["texts"] != mine["texts"] else []
+        changed += ["head"] if state.get("given", "") != mine["given"] else []
         if changed and not allow_changes:
             raise FailedPrecondition(
                 f"the checkpoint has another {', '.join(changed)}; give the same, --resume changed to go on "
@@ -191,7 +215,7 @@ class Trainer:
             raise FailedPrecondition("the checkpoint has another draft vocabulary; --resume never begins anew")
         shapes = {name: weight.shape for name, weight in state["weights"].items()}
         if shapes != {name: p.shape for name, p in self.trained.items()}:
-            raise FailedPrecondition("the checkpoint's weights have other shapes; --resume never begins anew")
+            raise FailedPrecondition("the checkpoint trained other weights or shapes; --resume never begins anew")
         for name, parameter in self.trained.items():
             parameter.copy_(state["weights"][name])
         self.optimizer.load_state_dict(state["optimizer"])
