@@ -6,7 +6,11 @@ are and only what may stay is divided.
 
 from __future__ import annotations
 
+import logging
+import math
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +18,23 @@ from numpy.typing import NDArray
 from dartspec.services.common.types import Sampling
 from dartspec.services.verifier.serial import exp_in_place
 
+log = logging.getLogger(__name__)
+
 Scores = NDArray[np.float32] | NDArray[np.float64]
 
 # A quotient by less could overflow; at this temperature the choice is the argmax already, to any precision.
 COLDEST = 1e-300
 
+# Below, differences of scores divided by it leave float32's range.
+_COLD = 1e-3
+# From here on what is left out is so little that all digits of the total count.
+_NEARLY_ALL = 0.999
+# Of scores that were not removed.
+_LEAST = float(np.finfo(np.float32).min)
+
 _COLUMNS = 1024
+# Of a weight.
+_OPERATIONS = 20
 _TOP_P_SHARES = (1e-3, 1e-4, 1e-5)
 
 
@@ -108,18 +123,48 @@ def _floor(scores: Scores, count: int) -> float:
 
 def _nucleus(scores: Scores, temperature: float, top_p: float) -> NDArray[np.int64]:
     """Places of the largest scores that together have ``top_p`` of the probability, rising; of equals the first."""
+    highest = float(scores.max())
+    compiled = scores.dtype == np.float32 and temperature > _COLD and top_p < _NEARLY_ALL
+    total = _total(scores, highest, temperature, _loop() if compiled else None)
+    wanted = top_p * total
+    # Few tokens are weighed and sorted: those of a share of the total, if they make up enough. All that fall short of
+    # the last share together weigh less than what may be left out; only rounding can ask for the rest.
+    for share in (*_TOP_P_SHARES, (1.0 - top_p) / len(scores), 0.0):
+        likely = at_least(scores, highest + temperature * math.log(share * total) if share else _LEAST)
+        weights = _weights(scores[likely], highest, temperature)
+        if weights.sum() >= wanted:
+            break
+    order = np.argsort(-scores[likely], kind="stable")
+    count = int(np.searchsorted(np.cumsum(weights[order]), wanted, side="left")) + 1
+    return np.sort(likely[order[:count]])
+
+
+def _weights(scores: Scores, highest: float, temperature: float) -> NDArray[np.float64]:
+    """exp((score - highest) / temperature)."""
     weights = scores.astype(np.float64)
-    weights -= weights.max()
+    weights -= highest
     weights /= temperature
     exp_in_place(weights)
-    total = weights.sum()
-    wanted = top_p * total
-    # Few tokens are sorted: those of a share of the total, if they make up enough. All that fall short of the last
-    # share together weigh less than what may be left out; only rounding can ask for the rest.
-    for share in (*_TOP_P_SHARES, (1.0 - top_p) / len(weights), 0.0):
-        likely = at_least(weights, share * total) if share else np.flatnonzero(weights)
-        if weights[likely].sum() >= wanted:
-            break
-    order = likely[np.argsort(-scores[likely], kind="stable")]
-    count = int(np.searchsorted(np.cumsum(weights[order]), wanted, side="left")) + 1
-    return np.sort(order[:count])
+    return weights
+
+
+def _total(scores: Scores, highest: float, temperature: float, loop: Any) -> float:
+    """The sum of all weights; by a loop, for float32 scores, to a few parts in a million."""
+    if loop is None:
+        return float(_weights(scores, highest, temperature).sum())
+    row, found = np.ascontiguousarray(scores), np.array([highest, 1.0 / temperature, 0.0], np.float32)
+    loop(1, _OPERATIONS * len(row), len(row), row.ctypes.data, found.ctypes.data)
+    return float(found[2])
+
+
+@cache
+def _loop() -> Any:
+    try:
+        from dartspec.services.verifier.weight_loop import weight_loop
+
+        return weight_loop()
+    except ImportError:
+        return None
+    except Exception as error:  # a compiler that does not know this processor
+        log.warning("tokens are weighed without compiled loops: %s: %s", type(error).__name__, error)
+        return None

@@ -13,9 +13,10 @@ from dartspec.services.common.types import Int32, Proposals, TopTokens, Tree
 from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.commit import Kept, draft_input, keep
+from dartspec.services.verifier.draw import Toss, draw_of_rows
 from dartspec.services.verifier.logprobs import log_probability, top_tokens
 from dartspec.services.verifier.rows import LogitRows
-from dartspec.services.verifier.sampling import choose_with_margin
+from dartspec.services.verifier.sampling import choose_with_margin, draws_from_whole_row
 from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.target import Target
@@ -75,12 +76,14 @@ class Decoder:
         self.pass_seconds = time.perf_counter() - begin
         firsts = np.cumsum([0, *(len(part) for part in wanted)]).tolist()
         # The row after which a session's first token comes is looked at in any case.
-        table = LogitRows(logits, [first for first, part in zip(firsts, wanted, strict=False) if len(part)])
+        choosing = [(first, work) for first, part, work in zip(firsts, wanted, works, strict=False) if len(part)]
+        table = LogitRows(logits, [first for first, _ in choosing])
+        drawn = _drawn_together(choosing, table)
         results: list[Commit | DartspecError | None] = []
         kept: list[Kept] = []
         for work, start, first in zip(works, starts, firsts, strict=False):
             try:
-                commit = _chosen(work, table, first)
+                commit = _chosen(work, table, first, drawn.get(first))
                 results.append(commit)
                 stay = range(work.rows) if commit is None or work.rows else commit.walk.rows
                 kept.append(Kept(work.session, start, stay))
@@ -137,19 +140,46 @@ def _rows_with_logits(work: Work, start: int) -> range:
     return range(start + work.rows - 1, start + work.rows) if work.rows == work.session.prompt_left else range(0)
 
 
-def _chosen(work: Work, table: LogitRows, first: int) -> Commit | None:
+def _drawn_together(choosing: Sequence[tuple[int, Work]], table: LogitRows) -> dict[int, tuple[int, float]]:
+    """By row of the table, the first draws of all sessions that draw from whole rows: together they take less time."""
+    rows: dict[int, Toss] = {}
+    for first, work in choosing:
+        session = work.session
+        sampling, seed = session.opened.sampling, session.opened.seed
+        if draws_from_whole_row(sampling, session.history, table.vocab):
+            rows[first] = Toss(sampling.temperature, _first_position(work), seed)
+    if len(rows) < 2:
+        return {}
+    drawn = draw_of_rows([table[first] for first in rows], list(rows.values()))
+    return {first: found for first, found in zip(rows, drawn, strict=True) if found is not None}
+
+
+def _first_position(work: Work) -> int:
+    """Of the first token that a work chooses."""
+    return work.session.n + (work.rows or 1)
+
+
+def _chosen(work: Work, table: LogitRows, first: int, drawn: tuple[int, float] | None) -> Commit | None:
     """What the rows of one session's work, from ``first`` of the table on, choose; None: more of its prompt is left."""
-    session = work.session
-    if not work.rows:
-        return _choose(session, work.tree, table, first, first_position=session.n + 1)
-    if work.rows < session.prompt_left:
+    if work.rows and work.rows < work.session.prompt_left:
         return None
     # The last prompt token is the root of an empty tree whose row has been computed already.
-    return _choose(session, Tree.empty(), table, first, first_position=session.n + work.rows)
+    tree = Tree.empty() if work.rows else work.tree
+    return _choose(work.session, tree, table, first, _first_position(work), drawn)
 
 
-def _choose(session: Session, tree: Tree, table: LogitRows, first: int, first_position: int) -> Commit:
-    """Walk the tree, whose root has row ``first`` of the table; what is chosen goes to the session's tokens, too."""
+def _choose(
+    session: Session,
+    tree: Tree,
+    table: LogitRows,
+    first: int,
+    first_position: int,
+    drawn: tuple[int, float] | None,
+) -> Commit:
+    """Walk the tree, whose root has row ``first`` of the table; what is chosen goes to the session's tokens, too.
+
+    drawn: the draw of the first token, if it has been made already.
+    """
     sampling, seed = session.opened.sampling, session.opened.seed
     logprobs: list[float] = []
     margins: list[float] = []
@@ -158,7 +188,8 @@ def _choose(session: Session, tree: Tree, table: LogitRows, first: int, first_po
     def choose_at(row: int) -> int:
         logits = table[first + row]
         position = first_position + len(logprobs)
-        token, margin = choose_with_margin(logits, position, session.history, sampling, seed, session.enders)
+        ahead = None if row else drawn
+        token, margin = choose_with_margin(logits, position, session.history, sampling, seed, session.enders, ahead)
         margins.append(margin)
         normalizer = logits.summary.log_normalizer
         logprobs.append(log_probability(logits.logit(token), normalizer))

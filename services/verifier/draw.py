@@ -7,19 +7,41 @@ their top: logarithms are taken of the few that remain.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from dartspec.services.common.types import Sampling
 from dartspec.services.verifier import draw_kernel, noise
-from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, lowered
-from dartspec.services.verifier.rows import Stored, floats
+from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, candidates, lowered
+from dartspec.services.verifier.rows import Row, Stored, floats
+
+log = logging.getLogger(__name__)
 
 # A margin below this is exact: tokens that come this close to the winner are never left out of the comparison.
 MARGIN_LIMIT = 0.01
 
+# Tokens of a row that `draw_of_rows` has room for; where more are near the top, the row is drawn from alone.
+_ROOM = 4096
+# A row's operations a token: most of them noise.
+_OPERATIONS = 64
+
 _FAR = 6.0
 _WORD = 0xFFFFFFFF
 _LUCKY = np.uint64(noise.bits_above(_FAR))
+
+
+class Toss(NamedTuple):
+    """What a draw over a whole row depends on besides its logits."""
+
+    temperature: float
+    position: int
+    seed: int
 
 
 def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
@@ -34,13 +56,7 @@ def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
 
 def draw_of_row(scores: Scores | Stored, best: int, temperature: float, position: int, seed: int) -> tuple[int, float]:
     """As `draw` over a whole row, undivided: [V] with minus infinity where a token was removed; its argmax."""
-    temperature = max(temperature, COLDEST)
-    reach = (
-        float(_floats(scores[best : best + 1])[0]) / temperature
-        + noise.gumbel_once(best, position, seed)
-        - MARGIN_LIMIT
-    )
-    floor, near = lowered((reach - noise.MAX_GUMBEL) * temperature), lowered((reach - _FAR) * temperature)
+    floor, near = _levels(best, float(_floats(scores[best : best + 1])[0]), Toss(temperature, position, seed))
     if draw_kernel.survivors is None:
         ids, bits = _survivors(_floats(scores), floor, near, position, seed)
     else:
@@ -49,7 +65,54 @@ def draw_of_row(scores: Scores | Stored, best: int, temperature: float, position
         levels = (kind(floor), kind(near))
         count = draw_kernel.survivors(scores, *levels, np.uint32(_LUCKY), *_words(position, seed), ids, bits)
         ids, bits = ids[:count], bits[:count]
-    return _first(ids, _floats(scores[ids]).astype(np.float64) / temperature, bits)
+    return _first(ids, _floats(scores[ids]).astype(np.float64) / max(temperature, COLDEST), bits)
+
+
+def draw_of_rows(rows: Sequence[Row], tosses: Sequence[Toss]) -> list[tuple[int, float] | None]:
+    """`draw_of_row` of rows of the same vocabulary, all at once; None for those that are to be drawn from alone.
+
+    That is all of them where nothing is compiled; those with a NaN or no logit above minus infinity, and those with
+    very many tokens near the top.
+    """
+    drawn: list[tuple[int, float] | None] = [None] * len(rows)
+    usable = [number for number, row in enumerate(rows) if -np.inf < row.summary.largest < np.inf]
+    loop = _loop(rows[usable[0]].stored.dtype == np.uint16) if usable else None
+    if loop is None:
+        return drawn
+    count, vocab = len(usable), len(rows[usable[0]].stored)
+    room = min(_ROOM, vocab)
+    addresses = np.array([rows[number].stored.ctypes.data for number in usable], np.int64)
+    levels = [_levels(rows[i].summary.best, rows[i].summary.largest, tosses[i]) for i in usable]
+    words = np.array([_words(toss.position, toss.seed) for toss in map(tosses.__getitem__, usable)], np.uint64)
+    ids, bits, counts = np.empty((count, room), np.int64), np.empty((count, room), np.uint64), np.empty(count, np.int64)
+    arrays = (addresses, np.array(levels, np.float32), words, ids, bits, counts)
+    loop(count, _OPERATIONS * count * vocab, vocab, room, int(_LUCKY), *(array.ctypes.data for array in arrays))
+    for place, (number, found) in enumerate(zip(usable, counts.tolist(), strict=True)):
+        if found <= room:
+            chosen = ids[place, :found]
+            scores = _floats(rows[number].stored[chosen]).astype(np.float64) / max(tosses[number].temperature, COLDEST)
+            drawn[number] = _first(chosen, scores, bits[place, :found])
+    return drawn
+
+
+@cache
+def _loop(short: bool) -> Any:
+    try:
+        from dartspec.services.verifier.draw_loop import draw_loop
+
+        return draw_loop(torch.bfloat16 if short else torch.float32)
+    except ImportError:
+        return None
+    except Exception as error:  # a compiler that does not know this processor
+        log.warning("rows are drawn from one by one: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _levels(best: int, largest: float, toss: Toss) -> tuple[float, float]:
+    """What a score must reach to win with the largest noise, and with noise that is not rare."""
+    temperature = max(toss.temperature, COLDEST)
+    reach = largest / temperature + noise.gumbel_once(best, toss.position, toss.seed) - MARGIN_LIMIT
+    return lowered((reach - noise.MAX_GUMBEL) * temperature), lowered((reach - _FAR) * temperature)
 
 
 def warm_up() -> None:
@@ -58,6 +121,9 @@ def warm_up() -> None:
     draw_of_row(np.zeros(8, np.float64), 0, 1.0, 0, 0)
     draw_of_row(np.zeros(8, np.uint16), 0, 1.0, 0, 0)
     draw(Candidates(np.arange(8), np.zeros(8)), 0, 0)
+    _loop(short=True)
+    _loop(short=False)
+    candidates(np.zeros(8, np.float32), Sampling(1.0, 1, top_p=0.5))
 
 
 def _floats(scores: Scores | Stored) -> Scores:

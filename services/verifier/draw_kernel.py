@@ -58,11 +58,13 @@ def _survivors(
 ) -> int:
     """Tokens whose score reaches ``near``, or ``floor`` with noise bits of at least ``lucky``, rising; their number.
 
+    More than ``ids`` has room for: there are too many to be found.
+
     scores: [V], floats or bits of bfloat16; floor, near: of their type, or float32 for bits. lucky: uint32. position,
     key0, key1: uint64 below 2^32. Ids, int64, and noise bits, uint64, are written to the start of ``ids`` and ``bits``
-    [V].
+    [room].
     """
-    vocab, found = len(scores), 0
+    vocab, room, found = len(scores), len(ids), 0
     words = np.empty(4 * _GROUPS, np.uint32)
     for begin in range(0, vocab, 4 * _GROUPS):
         end = min(begin + 4 * _GROUPS, vocab)
@@ -85,6 +87,8 @@ def _survivors(
             for token in range(part, stop):
                 score = widened(scores[token])
                 if score >= near or (words[token - begin] >= lucky and score >= floor):
+                    if found == room:
+                        return room + 1
                     ids[found], bits[found] = token, words[token - begin]
                     found += 1
     return found

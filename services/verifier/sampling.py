@@ -55,10 +55,23 @@ def choose(
     return choose_with_margin(Row.of(logits), position, history, sampling, seed, enders)[0]
 
 
+def draws_from_whole_row(sampling: Sampling, history: History, vocab: int) -> bool:
+    """Whether a choice is a draw from all logits as they are, so that it can be made along with those of others."""
+    return sampling.temperature > 0.0 and not _edits_logits(sampling, history) and not has_filters(sampling, vocab)
+
+
 def choose_with_margin(
-    row: Row, position: int, history: History, sampling: Sampling, seed: int, enders: frozenset[int]
+    row: Row,
+    position: int,
+    history: History,
+    sampling: Sampling,
+    seed: int,
+    enders: frozenset[int],
+    drawn: tuple[int, float] | None = None,
 ) -> tuple[int, float]:
     """As `choose`, from a row that was summed up, and by how much the token's score beat the runner-up's.
+
+    drawn: what came of it, if it `draws_from_whole_row` and was drawn along with others already.
 
     The margin is exact below `draw.MARGIN_LIMIT`; above, it is only known to be above. It is infinite without a
     runner-up.
@@ -70,6 +83,8 @@ def choose_with_margin(
         return best, row.summary.largest - row.summary.runner_up if scores is None else margin(scores, best)
     if has_filters(sampling, len(row.stored)):
         return draw(candidates(row.values if scores is None else scores, sampling), position, seed)
+    if drawn is not None:
+        return drawn
     return draw_of_row(row.stored if scores is None else scores, best, sampling.temperature, position, seed)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dartspec.services.common.errors import InternalError
 from dartspec.services.common.types import Sampling
+from dartspec.services.verifier import candidates as filters_module
 from dartspec.services.verifier.candidates import largest
 from dartspec.services.verifier.rows import Row
 from dartspec.services.verifier.sampling import History, choose, choose_with_margin, processed
@@ -86,9 +87,16 @@ def test_processed_equals_the_naive_twin(case: tuple[Any, ...]) -> None:
     assert_like_naive(*case)
 
 
+@pytest.mark.parametrize("way", ["compiled", "numpy"])
 @pytest.mark.parametrize("top_p", [0.3, 0.9, 0.999999, 1 - 1e-12])
 @pytest.mark.parametrize("spread", [0.0, 0.01, 5.0])
-def test_top_p_over_a_large_vocabulary_equals_the_naive_twin(top_p: float, spread: float) -> None:
+def test_top_p_over_a_large_vocabulary_equals_the_naive_twin(
+    top_p: float, spread: float, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "numpy":
+        monkeypatch.setattr(filters_module, "_loop", lambda: None)
+    else:
+        assert filters_module._loop() is not None, "numba is part of the verifier's packages"
     # Flat rows need more than the few likely tokens that are sorted first; spread 0 is one tie of all.
     logits = np.random.default_rng(0).normal(scale=spread, size=9000).astype(np.float32)
     expected = naive_processed(logits.tolist(), [], [], Sampling(1.0, 9, top_p=top_p), NONE)
