@@ -15,6 +15,9 @@ Buffer: TypeAlias = Any
 Progress = Callable[[str, int, int], object]
 """Called with the stage (read, sort, count or write), what is done and the total; an exception stops the operation."""
 
+def default_weights(*, transitions: bool, counts: bool = True) -> tuple[float, float]:
+    """Weights of counts and transition scores in searches that name neither; counts: whether those have any weight."""
+
 class NgramError(Exception):
     """Anything that the index refuses."""
 
@@ -98,8 +101,8 @@ class Index:
         beam_width: int = 20,
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
-        ngram_weight: float = 0.5,
-        transition_weight: float = 1.0,
+        ngram_weight: float | None = None,
+        transition_weight: float | None = None,
     ) -> Tree:
         """One tree; mode: survival or reference; score_rule: auto (the mode's own), reference, stupid_backoff,
         witten_bell or divided.
@@ -121,8 +124,8 @@ class Index:
         beam_width: int = 20,
         skip_ngram_at_first_level: bool = False,
         stop_token_ids: Sequence[int] = (),
-        ngram_weight: float = 0.5,
-        transition_weight: float = 1.0,
+        ngram_weight: float | None = None,
+        transition_weight: float | None = None,
     ) -> list[Tree]:
         """A tree for each (context, widths, token_ids, logprobs), the same for any number of threads."""
 

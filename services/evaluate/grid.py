@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ngram_index import default_weights
+
 from dartspec.services.common.config import between, setting
 from dartspec.services.common.errors import InvalidArgument
 
@@ -13,12 +15,14 @@ MODES = ("survival", "reference", "chain")
 RULES = ("auto", "reference", "stupid_backoff", "witten_bell", "divided")
 
 
-def each_between(low: float, high: float) -> Callable[[Sequence[float]], str | None]:
-    """A check that there are values and that every one lies in between."""
+def each_between(low: float, high: float, some: bool = True) -> Callable[[Sequence[float]], str | None]:
+    """A check that there are values, unless none will do, and that every one lies in between."""
     check = between(low, high)
 
     def check_all(values: Sequence[float]) -> str | None:
-        return next((problem for value in values if (problem := check(value))), None) if values else "needs a value"
+        if some and not values:
+            return "needs a value"
+        return next((problem for value in values if (problem := check(value))), None)
 
     return check_all
 
@@ -54,12 +58,15 @@ class Grid:
         ("auto",), "What n-gram counts say about a token; auto is the rule that goes with --search.", choices=RULES
     )
     ngram_weight: tuple[float, ...] = setting(
-        (0.5, 0.0), "Weight of the counts in --search survival; 0: a tree without them.", check=each_between(0, 2)
+        (),
+        "Weight of the counts in --search survival; 0: a tree without them.  [default: as served, and 0]",
+        check=each_between(0, 2, some=False),
     )
     transition_weight: tuple[float, ...] = setting(
-        (1.0,),
-        "Weight of the head's transition scores, if it has any, in --search survival; 0: a tree without them.",
-        check=each_between(0, 2),
+        (),
+        "Weight of the head's transition scores, if it has any, in --search survival; 0: a tree without them.  "
+        "[default: as served]",
+        check=each_between(0, 2, some=False),
     )
 
     @property
@@ -76,11 +83,9 @@ class Grid:
         found: list[Search] = []
         for mode in self.search:
             if mode == "survival":
-                weights = self.ngram_weight if counts else (0.0,)
-                scores = self.transition_weight if transitions else (None,)
-                for k, rule, weight, score in itertools.product(self.k, self.score_rule, weights, scores):
+                for k, rule, pair in itertools.product(self.k, self.score_rule, self._weights(counts, transitions)):
                     # Without a weight no rule counts.
-                    found.append(Search(mode, k, rule=rule if weight else None, weight=weight, transition=score))
+                    found.append(Search(mode, k, None, rule if pair[0] else None, *pair))
             elif mode == "reference":
                 if not counts:
                     raise InvalidArgument("--search", "reference needs an index, and there is none; give --index FILE")
@@ -88,3 +93,12 @@ class Grid:
             else:
                 found.append(Search(mode, max(self.k)))  # transition scores may prefer any of them
         return list(dict.fromkeys(found))
+
+    def _weights(self, counts: bool, transitions: bool) -> list[tuple[float, float | None]]:
+        """Weights of the counts and of transition scores, None without any; what nobody named is as a search has it."""
+        found: list[tuple[float, float | None]] = []
+        for weight in (self.ngram_weight or (default_weights(transitions=transitions)[0], 0.0)) if counts else (0.0,):
+            default = default_weights(transitions=transitions, counts=weight > 0.0)[1]
+            scores = (self.transition_weight or (default,)) if transitions else (None,)
+            found += [(weight, score) for score in scores]
+        return found

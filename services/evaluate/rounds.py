@@ -102,8 +102,8 @@ def _paths(
             score_rule=search.rule or "auto",
             node_budget=nodes,
             beam_width=search.w or 1,
-            ngram_weight=search.weight or 0.0,
-            transition_weight=1.0 if search.transition is None else search.transition,
+            ngram_weight=search.weight,
+            transition_weight=search.transition,
             stop_token_ids=sorted(stop_ids),
         )
     return [

@@ -57,8 +57,8 @@ class TreeReader:
         node_budget: int,
         score_rule: str = "auto",
         beam_width: int = 20,
-        ngram_weight: float = 0.5,
-        transition_weight: float = 1.0,
+        ngram_weight: float | None = None,
+        transition_weight: float | None = None,
         stop_token_ids: Sequence[int] = (),
     ) -> list[tuple[Int32, Int32]]:
         """Token ids and parents of a tree for each (context, proposals); parameters as in dartspec.v1.SearchParams."""

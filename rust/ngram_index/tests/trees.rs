@@ -111,7 +111,10 @@ fn params() -> impl Strategy<Value = Params> {
         1_usize..8,
         any::<bool>(),
         stops,
-        (0.0_f32..=2.0, prop_oneof![Just(0.0_f32), 0.0_f32..=2.0]),
+        (
+            prop::option::of(0.0_f32..=2.0),
+            prop::option::of(prop_oneof![Just(0.0_f32), 0.0_f32..=2.0]),
+        ),
     )
         .prop_map(
             |(
@@ -170,8 +173,11 @@ fn eager(input: &Input, index: &Index, params: &Params) -> Tree {
             offsets: sure.into_iter().chain([offset.clone()]).collect(),
             transitions: input.transitions,
         };
+        let weights = params.weights(!input.flat().transitions.is_empty());
         let all = Params {
             node_budget: 1024,
+            ngram_weight: Some(weights.ngram),
+            transition_weight: Some(weights.transition),
             ..params.clone()
         };
         let tree = here.search(index, &all).unwrap();
@@ -305,7 +311,7 @@ proptest! {
             offset.iter().map(|(token, logprob)| (*token, logprob.clamp(-20.0, 0.0) - 3.0)).collect()
         }).collect();
         let input = Input { offsets, ..input };
-        let params = Params { ngram_weight: 0.0, ..Params::default() };
+        let params = Params { ngram_weight: Some(0.0), ..Params::default() };
         let tree = input.search(&INDEXES[1], &params).unwrap();
         let depths = depths(&tree);
         for i in 0..tree.len() {
@@ -383,13 +389,19 @@ fn bad_queries_are_named() {
     );
     for ngram_weight in [-0.1, 2.1, f32::NAN] {
         assert_eq!(
-            field(flat(&[2]), Params { ngram_weight, ..good() }),
+            field(
+                flat(&[2]),
+                Params {
+                    ngram_weight: Some(ngram_weight),
+                    ..good()
+                }
+            ),
             "params.ngram_weight"
         );
     }
     for transition_weight in [-0.1, 2.1, f32::NAN] {
         let params = Params {
-            transition_weight,
+            transition_weight: Some(transition_weight),
             ..good()
         };
         assert_eq!(field(flat(&[2]), params), "params.transition_weight");
@@ -418,6 +430,25 @@ fn bad_queries_are_named() {
         error.to_string().starts_with("proposals.token_ids: must hold 2 ids"),
         "{error}"
     );
+}
+
+#[test]
+fn counts_and_transition_scores_weigh_less_beside_each_other() {
+    let weights = |ngram_weight, transition_weight, transitions| {
+        let params = Params {
+            ngram_weight,
+            transition_weight,
+            ..Params::default()
+        };
+        let found = params.weights(transitions);
+        (found.ngram, found.transition)
+    };
+    assert_eq!(weights(None, None, true), (0.25, 0.5));
+    assert_eq!(weights(None, None, false).0, 0.5);
+    assert_eq!(weights(Some(0.0), None, true), (0.0, 1.0));
+    assert_eq!(weights(None, Some(0.0), true), (0.5, 0.0));
+    assert_eq!(weights(Some(0.7), None, true), (0.7, 0.5));
+    assert_eq!(weights(Some(0.7), Some(1.5), true), (0.7, 1.5));
 }
 
 #[test]
@@ -492,7 +523,7 @@ fn what_cannot_enter_the_tree_is_not_looked_up() {
     };
     let params = Params {
         node_budget: 2,
-        ngram_weight: 0.0,
+        ngram_weight: Some(0.0),
         ..Params::default()
     };
     let root = Input {
@@ -541,7 +572,7 @@ fn ties_go_to_the_smaller_depth_parent_and_token() {
     // An index that says nothing about the candidates and a head that finds all alike.
     let index = common::index(&[vec![40]], 3, 50);
     let params = Params {
-        ngram_weight: 0.0,
+        ngram_weight: Some(0.0),
         node_budget: 6,
         ..Params::default()
     };

@@ -82,8 +82,8 @@ def live(
                 mode=search.mode,
                 node_budget=budget,
                 beam_width=search.w or 1,
-                ngram_weight=search.weight or 0.0,
-                transition_weight=1.0 if search.transition is None else search.transition,
+                ngram_weight=search.weight,
+                transition_weight=search.transition,
                 stop_token_ids=sorted(session.enders),
             )
             nodes = len(tokens)
@@ -153,3 +153,19 @@ def test_the_grid_has_every_search_that_differs_once() -> None:
     assert only.searches(counts=False, transitions=False) == [Search("survival", 25, weight=0.0)]
     both = [Search("survival", 25, weight=0.0, transition=weight) for weight in (1.0, 0.0)]
     assert only.searches(counts=False, transitions=True) == both
+
+
+@pytest.mark.parametrize(
+    ("counts", "transitions", "weights"),
+    [
+        (True, False, [(0.5, None), (0.0, None)]),
+        (True, True, [(0.25, 0.5), (0.0, 1.0)]),
+        (False, True, [(0.0, 1.0)]),
+        (False, False, [(0.0, None)]),
+    ],
+)
+def test_weights_that_nobody_names_are_those_of_a_search(
+    counts: bool, transitions: bool, weights: list[tuple[float, float | None]]
+) -> None:
+    found = Grid().searches(counts, transitions)
+    assert [(search.weight, search.transition) for search in found] == weights

@@ -77,14 +77,19 @@ def test_transition_scores_reach_the_search(
     scores = {(u, v): (u - 2.0 * v) / 4.0 for u in range(20) for v in range(20)}  # exact in bfloat16
     flat = [scores[u, v] for (before, _), (here, _) in itertools.pairwise(OFFSETS) for u in before for v in here]
     trees = []
-    for weight in (None, 1.0, 0.5, 0.0):
-        wanted = request(node_budget=30, **({} if weight is None else {"transition_weight": weight}))
+    ways: list[dict[str, float]] = [
+        {},
+        {"ngram_weight": 0.25, "transition_weight": 0.5},  # the defaults
+        {"ngram_weight": 0.5, "transition_weight": 1.0},
+        {"transition_weight": 0.0},
+    ]
+    for weights in ways:
+        wanted = request(node_budget=30, **weights)
         bits = np.array(flat, np.float32).view(np.uint32) >> 16
         wanted.queries[0].proposals.transitions = bits.astype("<u2").tobytes()
         tree = stub.Search(wanted).trees[0]
         context = wanted.queries[0].context
-        changed = {} if weight is None else {"transition_weight": weight}
-        expected = search(indexes[0], context, OFFSETS, lambda u, v: scores[u, v], node_budget=30, **changed)
+        expected = search(indexes[0], context, OFFSETS, lambda u, v: scores[u, v], node_budget=30, **weights)
         assert (tree.token_ids, tree.survival) == (expected.token_ids, expected.survival)
         trees.append(tree)
     assert trees[0] == trees[1]

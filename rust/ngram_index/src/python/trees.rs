@@ -67,6 +67,18 @@ pub(super) fn pool(threads: usize) -> Result<Option<rayon::ThreadPool>> {
     })
 }
 
+/// Weights of the counts and of transition scores in searches that name neither: (with such scores or not) -> both.
+#[pyfunction]
+#[pyo3(signature = (*, transitions, counts = true))]
+pub(super) fn default_weights(transitions: bool, counts: bool) -> (f32, f32) {
+    let params = Params {
+        ngram_weight: (!counts).then_some(0.0),
+        ..Params::default()
+    };
+    let weights = params.weights(transitions);
+    (weights.ngram, weights.transition)
+}
+
 /// Context, widths, token ids, log-probabilities and transition scores of a query.
 pub(super) type Given<'py> = (
     Vec<u32>,

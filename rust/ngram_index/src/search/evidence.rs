@@ -59,7 +59,7 @@ impl Searcher {
             Rule::Reference | Rule::StupidBackoff => EPSILON,
             Rule::WittenBell | Rule::Divided => 0.0,
         };
-        let weight = params.ngram_weight;
+        let weight = self.weights.ngram;
         let logprobs = self.candidates.logprobs(state.offset);
         zip(steps, logprobs, move |g, logprob| logprob + weight * ln(g + epsilon));
         if let Some(scores) = self.candidates.transitions(state.offset, state.choice) {

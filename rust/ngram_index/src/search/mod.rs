@@ -19,7 +19,9 @@ mod top;
 mod tree;
 
 pub use batch::{BatchError, search_batch, search_one};
-pub use params::{MAX_BEAM_WIDTH, MAX_NGRAM_WEIGHT, MAX_NODE_BUDGET, MAX_TRANSITION_WEIGHT, Mode, Params, Rule};
+pub use params::{
+    MAX_BEAM_WIDTH, MAX_NGRAM_WEIGHT, MAX_NODE_BUDGET, MAX_TRANSITION_WEIGHT, Mode, Params, Rule, Weights,
+};
 pub use query::{MAX_CANDIDATES, MAX_OFFSETS, Query};
 pub use tree::{Tree, feature_bin};
 
@@ -33,6 +35,8 @@ use crate::reader::Index;
 /// Searches trees; holds buffers that are reused from call to call, so that a search allocates nothing.
 #[derive(Default)]
 pub struct Searcher {
+    /// Of this search.
+    weights: Weights,
     candidates: Candidates,
     rows: Rows,
     states: Vec<State>,
@@ -54,7 +58,8 @@ impl Searcher {
         if params.node_budget == 0 {
             return Ok(());
         }
-        self.candidates.fill(index, query, params.transition_weight);
+        self.weights = params.weights(!query.transitions.is_empty());
+        self.candidates.fill(index, query, self.weights.transition);
         self.rows.clear(self.candidates.numbers());
         self.states.clear();
         let root = self.add_root(index, query.context);

@@ -51,10 +51,19 @@ pub struct Params {
     pub skip_ngram_at_first_level: bool,
     /// A path ends with any of these.
     pub stop_ids: Vec<u32>,
-    /// Weight of the n-gram evidence in survival estimates, in [0, 2]; 0 uses the draft head alone.
-    pub ngram_weight: f32,
+    /// Weight of the n-gram evidence in survival estimates, in [0, 2]; 0 uses the draft head alone. See [`Params::weights`].
+    pub ngram_weight: Option<f32>,
     /// Weight of the transition scores of proposals that have any, in [0, 2]; 0 leaves them out.
-    pub transition_weight: f32,
+    pub transition_weight: Option<f32>,
+}
+
+/// How much each source counts beside the draft probabilities.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Weights {
+    /// Of the n-gram evidence.
+    pub ngram: f32,
+    /// Of the transition scores.
+    pub transition: f32,
 }
 
 impl Default for Params {
@@ -67,8 +76,8 @@ impl Default for Params {
             beam_width: 20,
             skip_ngram_at_first_level: false,
             stop_ids: Vec::new(),
-            ngram_weight: 0.5,
-            transition_weight: 1.0,
+            ngram_weight: None,
+            transition_weight: None,
         }
     }
 }
@@ -90,6 +99,17 @@ impl Params {
         }
     }
 
+    /// The weights for proposals with or without transition scores. Counts and scores know much of the same, so beside each
+    /// other both weigh half of what each weighs alone, unless something else is asked for.
+    pub fn weights(&self, transitions: bool) -> Weights {
+        let both = transitions && self.transition_weight != Some(0.0) && self.ngram_weight != Some(0.0);
+        let (ngram, transition) = if both { (0.25, 0.5) } else { (0.5, 1.0) };
+        Weights {
+            ngram: self.ngram_weight.unwrap_or(ngram),
+            transition: self.transition_weight.unwrap_or(transition),
+        }
+    }
+
     /// Errors: InvalidArgument with the field `params.*`.
     pub fn check(&self) -> Result<()> {
         if self.node_budget > MAX_NODE_BUDGET {
@@ -100,13 +120,17 @@ impl Params {
             let message = format!("must be 1 to {MAX_BEAM_WIDTH}, got {}", self.beam_width);
             return Err(Error::invalid("params.beam_width", message));
         }
-        if !(0.0..=MAX_NGRAM_WEIGHT).contains(&self.ngram_weight) {
-            let message = format!("must be 0 to {MAX_NGRAM_WEIGHT}, got {}", self.ngram_weight);
-            return Err(Error::invalid("params.ngram_weight", message));
-        }
-        if !(0.0..=MAX_TRANSITION_WEIGHT).contains(&self.transition_weight) {
-            let message = format!("must be 0 to {MAX_TRANSITION_WEIGHT}, got {}", self.transition_weight);
-            return Err(Error::invalid("params.transition_weight", message));
+        for (field, weight, most) in [
+            ("params.ngram_weight", self.ngram_weight, MAX_NGRAM_WEIGHT),
+            (
+                "params.transition_weight",
+                self.transition_weight,
+                MAX_TRANSITION_WEIGHT,
+            ),
+        ] {
+            if let Some(wrong) = weight.filter(|weight| !(0.0..=most).contains(weight)) {
+                return Err(Error::invalid(field, format!("must be 0 to {most}, got {wrong}")));
+            }
         }
         if !(f32::MIN_POSITIVE..=1.0).contains(&self.backoff_factor) {
             let message = format!("must be more than 0 and at most 1, got {}", self.backoff_factor);

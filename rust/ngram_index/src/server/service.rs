@@ -264,8 +264,8 @@ fn params(params: v1::SearchParams) -> std::result::Result<Params, Status> {
         beam_width: params.beam_width.map_or(defaults.beam_width, |value| value as usize),
         skip_ngram_at_first_level: params.skip_ngram_at_first_level,
         stop_ids: params.stop_token_ids,
-        ngram_weight: params.ngram_weight.unwrap_or(defaults.ngram_weight),
-        transition_weight: params.transition_weight.unwrap_or(defaults.transition_weight),
+        ngram_weight: params.ngram_weight,
+        transition_weight: params.transition_weight,
     })
 }
 
