@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ngram_index import default_weights
-
 from dartspec.services.common.config import between, setting
 from dartspec.services.common.errors import InvalidArgument
+from dartspec.services.ngram.trees import default_weights
 
 MODES = ("survival", "reference", "chain")
 RULES = ("auto", "reference", "stupid_backoff", "witten_bell", "divided")

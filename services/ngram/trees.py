@@ -17,6 +17,11 @@ from dartspec.services.ngram.errors import index_errors
 Query = tuple[list[int], list[int], Int32, Float32, Float32]
 
 
+def default_weights(transitions: bool, counts: bool = True) -> tuple[float, float]:
+    """Weights of the counts and of transition scores in searches that name neither; counts: whether those weigh at all."""
+    return ngram_index.default_weights(transitions=transitions, counts=counts)
+
+
 class TreeReader:
     """An open index, searched as the service searches it."""
 

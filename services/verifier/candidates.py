@@ -7,7 +7,6 @@ are and only what may stay is divided.
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -29,12 +28,11 @@ COLDEST = 1e-300
 _COLD = 1e-3
 # From here on what is left out is so little that all digits of the total count.
 _NEARLY_ALL = 0.999
-# Of scores that were not removed.
-_LEAST = float(np.finfo(np.float32).min)
 
 _COLUMNS = 1024
-# Of a weight.
-_OPERATIONS = 20
+_FEW = 1024
+# A token's, in the compiled sum.
+_OPERATIONS = 30
 _TOP_P_SHARES = (1e-3, 1e-4, 1e-5)
 
 
@@ -125,17 +123,15 @@ def _nucleus(scores: Scores, temperature: float, top_p: float) -> NDArray[np.int
     """Places of the largest scores that together have ``top_p`` of the probability, rising; of equals the first."""
     highest = float(scores.max())
     compiled = scores.dtype == np.float32 and temperature > _COLD and top_p < _NEARLY_ALL
-    total = _total(scores, highest, temperature, _loop() if compiled else None)
-    wanted = top_p * total
-    # Few tokens are weighed and sorted: those of a share of the total, if they make up enough. All that fall short of
-    # the last share together weigh less than what may be left out; only rounding can ask for the rest.
-    for share in (*_TOP_P_SHARES, (1.0 - top_p) / len(scores), 0.0):
-        likely = at_least(scores, highest + temperature * math.log(share * total) if share else _LEAST)
-        weights = _weights(scores[likely], highest, temperature)
-        if weights.sum() >= wanted:
-            break
+    loop = _loop() if compiled else None
+    # Few tokens are weighed and sorted; only rounding can ask for more.
+    if loop is None:
+        likely, total = _likely(scores, highest, temperature, top_p)
+    else:
+        likely, total = _likely_by(loop, scores, highest, temperature, top_p)
     order = np.argsort(-scores[likely], kind="stable")
-    count = int(np.searchsorted(np.cumsum(weights[order]), wanted, side="left")) + 1
+    weights = _weights(scores[likely[order]], highest, temperature)
+    count = int(np.searchsorted(np.cumsum(weights), top_p * total, side="left")) + 1
     return np.sort(likely[order[:count]])
 
 
@@ -144,25 +140,42 @@ def _weights(scores: Scores, highest: float, temperature: float) -> NDArray[np.f
     weights = scores.astype(np.float64)
     weights -= highest
     weights /= temperature
+    if len(weights) <= _FEW:
+        return np.exp(weights, out=weights)  # torch, which does the many, takes long to begin
     exp_in_place(weights)
     return weights
 
 
-def _total(scores: Scores, highest: float, temperature: float, loop: Any) -> float:
-    """The sum of all weights; by a loop, for float32 scores, to a few parts in a million."""
-    if loop is None:
-        return float(_weights(scores, highest, temperature).sum())
-    row, found = np.ascontiguousarray(scores), np.array([highest, 1.0 / temperature, 0.0], np.float32)
-    loop(1, _OPERATIONS * len(row), len(row), row.ctypes.data, found.ctypes.data)
-    return float(found[2])
+def _likely(scores: Scores, highest: float, temperature: float, top_p: float) -> tuple[NDArray[np.int64], float]:
+    """Tokens, rising, that hold the nucleus, and the sum of all weights."""
+    weights = _weights(scores, highest, temperature)
+    total = float(weights.sum())
+    # Those of a share of the total, if they make up enough. All that fall short of the last share together weigh less
+    # than what may be left out.
+    for share in (*_TOP_P_SHARES, (1.0 - top_p) / len(weights)):
+        likely = at_least(weights, share * total)
+        if weights[likely].sum() >= top_p * total:
+            return likely, total
+    return np.flatnonzero(weights), total
+
+
+def _likely_by(
+    loop: Any, scores: Scores, highest: float, temperature: float, top_p: float
+) -> tuple[NDArray[np.int64], float]:
+    """The same by a loop: the sum is right to a few parts in a million."""
+    row, fields = np.ascontiguousarray(scores), np.array([highest, 1.0 / temperature, top_p, 0.0], np.float32)
+    address, ids, count = np.array([row.ctypes.data]), np.empty(len(row), np.int64), np.empty(1, np.int64)
+    arrays = (address, fields, ids, count)
+    loop(1, _OPERATIONS * len(row), len(row), *(array.ctypes.data for array in arrays))
+    return ids[: int(count[0])], float(fields[-1])
 
 
 @cache
 def _loop() -> Any:
     try:
-        from dartspec.services.verifier.weight_loop import weight_loop
+        from dartspec.services.verifier.nucleus_loop import nucleus_loop
 
-        return weight_loop()
+        return nucleus_loop()
     except ImportError:
         return None
     except Exception as error:  # a compiler that does not know this processor

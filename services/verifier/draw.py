@@ -31,6 +31,9 @@ _ROOM = 4096
 # A row's operations a token: most of them noise.
 _OPERATIONS = 64
 
+# Tokens whose noise is made at once, without a look at which of them can win.
+_FEW = 128
+
 _FAR = 6.0
 _WORD = 0xFFFFFFFF
 _LUCKY = np.uint64(noise.bits_above(_FAR))
@@ -46,6 +49,8 @@ class Toss(NamedTuple):
 
 def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
     """The token with the largest score plus noise, and its margin."""
+    if len(kept.ids) <= _FEW:
+        return _first(kept.ids, kept.scores, _noise_bits(kept.ids, position, seed))
     best = int(np.argmax(kept.scores))
     reach = kept.scores[best] + noise.gumbel_once(int(kept.ids[best]), position, seed) - MARGIN_LIMIT
     alive = kept.where(kept.scores >= lowered(reach - noise.MAX_GUMBEL))

@@ -65,7 +65,7 @@ def make_tiny_model(directory: Path, seed: int = 0) -> TinyModel:
 
 
 def make_head(info: TargetInfo, vocab_size: int) -> DraftHead:
-    """A random head for a target."""
+    """A random head for a target, with transition scores, so that proposals hold all that they can."""
     config = HeadConfig(
         vocab_size=vocab_size,
         hidden_size=32,
@@ -80,10 +80,11 @@ def make_head(info: TargetInfo, vocab_size: int) -> DraftHead:
         draft_vocab_size=vocab_size,
         target_hidden_size=32,
         target_fingerprint=info.fingerprint,
+        transition_rank=4,
     )
     head = DraftHead(config, info.embedding)
-    for parameter in head.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
+    for name, parameter in head.named_parameters():
+        torch.nn.init.normal_(parameter, std=1.0 if name.startswith("transition") else 0.2)
     return head
 
 
