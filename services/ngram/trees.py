@@ -18,7 +18,7 @@ Query = tuple[list[int], list[int], Int32, Float32, Float32]
 
 
 def default_weights(transitions: bool, counts: bool = True) -> tuple[float, float]:
-    """Weights of the counts and of transition scores in searches that name neither; counts: whether those weigh at all."""
+    """Weights of counts and transition scores in searches that name neither; counts: whether those weigh at all."""
     return ngram_index.default_weights(transitions=transitions, counts=counts)
 
 
