@@ -30,6 +30,7 @@ from dartspec.cli.prompts import Prompt, read_prompts
 from dartspec.cli.request_settings import RequestSettings
 from dartspec.cli.stack import running_stack
 from dartspec.cli.stack_settings import StackSettings
+from dartspec.services.common.machine import native_dtype, read_machine
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
 # Answers of one measurement, at least.
@@ -134,12 +135,20 @@ async def measure(
 )
 @click.option("--turns", default=3, show_default=True, help="Measurements of each side at each level.")
 @click.option("--tokens", default=48, show_default=True, help="Longest answer.")
-@click.option("--dtype", default="bfloat16", show_default=True, type=click.Choice(["float32", "bfloat16"]))
+@click.option(
+    "--dtype",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "float32", "bfloat16"]),
+    help="Of target and head; auto: bfloat16 where the processor has it.",
+)
 def main(data: Path, levels: tuple[int, ...], sides: tuple[str, ...], turns: int, tokens: int, dtype: str) -> None:
     files = sorted(data.glob("*.jsonl"))
     prompts = [prompt for group in zip(*(read_prompts(file, 24) for file in files), strict=False) for prompt in group]
     if not prompts:
         raise click.BadParameter(f"{data} holds no prompts", param_hint="'--data'")
+    if dtype == "auto":
+        dtype = native_dtype(read_machine(), "auto")[0]
     report = asyncio.run(measure(sides, dtype, prompts, levels, turns, tokens))
     print(json.dumps({"dtype": dtype, "tokens": tokens, "turns": turns, "levels": report}))
 

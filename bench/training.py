@@ -30,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all offsets": {"deep_share": 1.0},
     "output trained": {"output": "trained"},
     "transition_rank 128": {"transition_rank": 128},
+    "transition_rank 128, that alone": {"transition_rank": 128, "train": "transition"},
     "draft_vocab 4096, per_text 96": {"draft_vocab": 4096, "per_text": 96},
 }
 

@@ -28,10 +28,10 @@ from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.services.draft.convert_gguf import resolve_model
 from dartspec.services.draft.target_info import TargetInfo
 from dartspec.services.draft.train.data import Text, choose_vocabulary, read_texts
-from dartspec.services.draft.train.initial import new_head
+from dartspec.services.draft.train.initial import chosen_layers, new_head
 from dartspec.services.draft.train.settings import TrainSettings
 from dartspec.services.draft.train.simulate import evaluate
-from dartspec.services.draft.train.teacher import open_or_build
+from dartspec.services.draft.train.teacher import TextSource, open_or_build
 from dartspec.services.draft.train.train import Trainer
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -42,8 +42,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gamma 1.0": {"gamma": 1.0},
     "transition 128": {"transition_rank": 128},
     "random layer": {"init": "random"},
+    "output trained": {"output": "trained"},
+    "one feature layer": {"feature_layers": "26"},
+    "five feature layers": {"feature_layers": "1,8,14,20,26"},
     "all offsets": {"deep_share": 1.0},
 }
+KEPT = 64  # of the teacher's likeliest tokens
 MEASURES = ("chain", "tree_16", "tree_59", "hit1", "hit2")
 # Two-sided 95% of Student's t, by the degrees of freedom.
 STUDENT = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -160,13 +164,19 @@ def main(
         known = corpus_texts(shipped / "corpus.npz", header, 24, max_length)
     drawn = random.Random(0).sample(known, min(len(known), texts + eval_texts))
     training, unseen = drawn[eval_texts:], drawn[:eval_texts]
-    layers, kept = target.feature_layers, 64
-    source = open_or_build(target_model, training, layers, kept, cache / "train", target.fingerprint)
-    held_out = open_or_build(target_model, unseen, layers, kept, cache / "held_out", target.fingerprint)
     vocabulary = torch.from_numpy(choose_vocabulary(training, draft_vocab, target.vocab_size))
 
+    def teacher(layers: tuple[int, ...]) -> tuple[TextSource, TextSource]:
+        """Of the texts to learn from and of the others, with the features of these layers."""
+        place, name = cache, target.fingerprint
+        if layers != target.feature_layers:
+            place = cache / "-".join(map(str, layers))
+        train = open_or_build(target_model, training, layers, KEPT, place / "train", name)
+        return train, open_or_build(target_model, unseen, layers, KEPT, place / "held_out", name)
+
+    usual = teacher(target.feature_layers)
     common = {"texts": len(training), "steps": steps, "prefixes": prefixes, "draft_vocab": draft_vocab, "dtype": dtype}
-    common["teacher"] = source.fingerprint + held_out.fingerprint  # results of other texts are others
+    common["teacher"] = usual[0].fingerprint + usual[1].fingerprint  # results of other texts are others
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.is_file() else []
     runs = [run for run in done if all(run.get(name) == value for name, value in common.items())]
     wanted = [(seed, name) for seed in range(seeds) for name in names or VARIANTS]
@@ -183,6 +193,8 @@ def main(
             TrainSettings(steps=steps, prefixes=prefixes, per_text=64, draft_vocab=draft_vocab, seed=seed, dtype=dtype),
             **VARIANTS[name],
         )
+        layers = chosen_layers(settings, target)
+        source, held_out = usual if layers == target.feature_layers else teacher(layers)
         head = new_head(target_model, target, settings, vocabulary)
         trainer = Trainer(head, source, settings, getattr(torch, dtype))
         for _ in range(steps):

@@ -190,18 +190,19 @@ impl Candidates {
     pub fn mass_after(&mut self, offset: usize, before: usize) -> (f32, f32) {
         let mass = self.mass(offset);
         let mut row = std::mem::take(&mut self.row);
+        let Some(scores) = self.transitions(offset, before) else {
+            self.row = row;
+            return (mass, 0.0);
+        };
         row.clear();
         row.extend_from_slice(self.logprobs(offset));
-        let found = self.transitions(offset, before).map(|scores| {
-            zip(&mut row, scores, |logprob, score| logprob + score);
-            let top = max(&row).max(0.0);
-            map(&mut row, move |value| exp(value - top));
-            let known = sum(&row);
-            let total = known + (1.0 - mass) * exp(-top);
-            (known / total, top + ln(total))
-        });
+        zip(&mut row, scores, |logprob, score| logprob + score);
+        let top = max(&row).max(0.0);
+        map(&mut row, move |value| exp(value - top));
+        let known = sum(&row);
+        let total = known + (1.0 - mass) * exp(-top);
         self.row = row;
-        found.unwrap_or((mass, 0.0))
+        (known / total, top + ln(total))
     }
 
     fn padded(&self, offset: usize) -> Range<usize> {

@@ -3,8 +3,9 @@
 //! Extending a path at level l (from 0) with token v after context c adds
 //! ( 0.9^l · ln(p_l(v) + 1e-10) + 0.5 · ln(g(v|c) + 1e-10) ) / (l + 1)^0.7
 //! in float32, p renormalised over the candidates, g by default the relative frequency after the longest context that
-//! knows v. Transition scores change only the estimates of survival. The best extensions of each level that do not end in a stop id form the next beam; the tree is the best of all
-//! extensions. An extension never ranks above its parent: its rank is the lower of the two scores, so the best form a tree.
+//! knows v. Transition scores change only the estimates of survival. The best extensions of each level that do not end in a
+//! stop id form the next beam; the tree is the best of all extensions. An extension never ranks above its parent: its rank
+//! is the lower of the two scores, so the best form a tree.
 
 use super::evidence::EPSILON;
 use super::float::{exp, ln, map, zip};
