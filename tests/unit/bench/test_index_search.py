@@ -24,6 +24,6 @@ def test_held_out_texts_never_cross_a_document(tmp_path: Path) -> None:
 def test_settings_have_different_names_and_the_usual_size_first() -> None:
     found = settings(sweep=True)
     assert len({each["name"] for each in found}) == len(found)
-    usual = {"mode": "survival", "depth": 8, "width": 25, "beam": 20, "budget": 59, "hot": False}
+    usual = {"mode": "survival", "depth": 8, "width": 25, "beam": 20, "budget": 59, "hot": False, "transitions": False}
     assert found[0] == {"name": "survival", **usual}
     assert {each["budget"] for each in found} == {8, 16, 32, 59, 128}
