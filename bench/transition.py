@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bench.training_ablations import HEADER, corpus_texts, interval
+from bench.training_ablations import HEADER, KEPT, corpus_texts, interval
 from dartspec.cli.index import choose_index
 from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.cli.prompts import read_prompts
@@ -44,7 +44,9 @@ def train_scores(out: Path, cache: Path, texts: int, base: TrainSettings, seeds:
     shipped = shipped_directory(BUILT_IN_MODEL)
     assert shipped is not None, "run from a checkout"
     directory = resolve_model(BUILT_IN_MODEL, None)
-    heads = [out / f"seed-{seed}" for seed in range(seeds)]
+    # Runs of other settings are others.
+    name = f"texts-{texts}-steps-{base.steps}-prefixes-{base.prefixes}-rate-{base.rate:g}-rank-{base.transition_rank}"
+    heads = [out / name / f"seed-{seed}" for seed in range(seeds)]
     todo = [(seed, head) for seed, head in enumerate(heads) if not (head / CONFIG_FILE).is_file()]
     if not todo:
         return heads
@@ -53,7 +55,7 @@ def train_scores(out: Path, cache: Path, texts: int, base: TrainSettings, seeds:
     header = AutoTokenizer.from_pretrained(directory).encode(HEADER, add_special_tokens=False)
     known = corpus_texts(shipped / "corpus.npz", header, LEAST, MOST)
     chosen = random.Random(0).sample(known, min(len(known), texts))
-    source = open_or_build(model, chosen, target.feature_layers, 64, cache, target.fingerprint)
+    source = open_or_build(model, chosen, target.feature_layers, KEPT, cache, target.fingerprint)
     del model
     config = HeadConfig.from_file(shipped / CONFIG_FILE)
     for seed, path in todo:

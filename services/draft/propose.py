@@ -47,8 +47,9 @@ class Proposer:
         self.head = head
         self.config = head.config
         self._target_ids = head.target_ids()
-        self._draft_ids = torch.zeros(head.config.vocab_size, dtype=torch.int64, device=self._target_ids.device)
-        self._draft_ids[self._target_ids] = torch.arange(len(self._target_ids), device=self._target_ids.device)
+        if head.transition is not None:
+            self._draft_ids = torch.zeros(head.config.vocab_size, dtype=torch.int64, device=self._target_ids.device)
+            self._draft_ids[self._target_ids] = torch.arange(len(self._target_ids), device=self._target_ids.device)
         if not head.config.shift:
             raise FailedPrecondition("this draft head was trained without the shift, for comparison; it cannot propose")
         if head.config.vocab_size > _ID_RANGE:

@@ -6,7 +6,6 @@ are and only what may stay is divided.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dartspec.services.common.types import Sampling
+from dartspec.services.verifier.optional_loop import loop_or_none
 from dartspec.services.verifier.serial import exp_in_place
-
-log = logging.getLogger(__name__)
 
 Scores = NDArray[np.float32] | NDArray[np.float64]
 
@@ -172,12 +170,9 @@ def _likely_by(
 
 @cache
 def _loop() -> Any:
-    try:
+    def make() -> Any:
         from dartspec.services.verifier.nucleus_loop import nucleus_loop
 
         return nucleus_loop()
-    except ImportError:
-        return None
-    except Exception as error:  # a compiler that does not know this processor
-        log.warning("tokens are weighed without compiled loops: %s: %s", type(error).__name__, error)
-        return None
+
+    return loop_or_none(make, "tokens are weighed for top-p")

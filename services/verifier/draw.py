@@ -7,7 +7,6 @@ their top: logarithms are taken of the few that remain.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -19,9 +18,8 @@ from numpy.typing import NDArray
 from dartspec.services.common.types import Sampling
 from dartspec.services.verifier import draw_kernel, noise
 from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, candidates, lowered
+from dartspec.services.verifier.optional_loop import loop_or_none
 from dartspec.services.verifier.rows import Row, Stored, floats
-
-log = logging.getLogger(__name__)
 
 # A margin below this is exact: tokens that come this close to the winner are never left out of the comparison.
 MARGIN_LIMIT = 0.01
@@ -102,15 +100,12 @@ def draw_of_rows(rows: Sequence[Row], tosses: Sequence[Toss]) -> list[tuple[int,
 
 @cache
 def _loop(short: bool) -> Any:
-    try:
+    def make() -> Any:
         from dartspec.services.verifier.draw_loop import draw_loop
 
         return draw_loop(torch.bfloat16 if short else torch.float32)
-    except ImportError:
-        return None
-    except Exception as error:  # a compiler that does not know this processor
-        log.warning("rows are drawn from one by one: %s: %s", type(error).__name__, error)
-        return None
+
+    return loop_or_none(make, "rows are drawn from one by one,")
 
 
 def _levels(best: int, largest: float, toss: Toss) -> tuple[float, float]:

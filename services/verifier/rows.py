@@ -5,7 +5,6 @@ Where numba is, rows are summed up by compiled code (`summary_loop.py`), many of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -16,8 +15,7 @@ from numpy.typing import NDArray
 
 from dartspec.services.common.types import Float32
 from dartspec.services.verifier.logprobs import log_normalizer
-
-log = logging.getLogger(__name__)
+from dartspec.services.verifier.optional_loop import loop_or_none
 
 # float32, or the bits of bfloat16.
 Stored = Float32 | NDArray[np.uint16]
@@ -104,15 +102,12 @@ class LogitRows:
 
 @cache
 def _loop(short: bool) -> Any:
-    try:
+    def make() -> Any:
         from dartspec.services.verifier.summary_loop import summary_loop
 
         return summary_loop(torch.bfloat16 if short else torch.float32)
-    except ImportError:
-        return None
-    except Exception as error:  # a compiler that does not know this processor
-        log.warning("rows of logits are summed up without compiled loops: %s: %s", type(error).__name__, error)
-        return None
+
+    return loop_or_none(make, "rows of logits are summed up")
 
 
 def _summary(values: Float32) -> Summary:

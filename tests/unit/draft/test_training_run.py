@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +23,7 @@ from dartspec.services.draft.train.loop import Run
 from dartspec.services.draft.train.teacher import LiveTeacher
 from dartspec.services.draft.train.train import Trainer
 
-from .tiny_training import tiny_run, tiny_settings, tiny_target, tiny_texts
+from .tiny_training import kill_after_first_point, same_bits, tiny_run, tiny_settings, tiny_target, tiny_texts
 
 SCRIPT = Path(__file__).with_name("tiny_training.py")
 
@@ -33,18 +31,6 @@ SCRIPT = Path(__file__).with_name("tiny_training.py")
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def same_bits(left: Run, right: Run) -> None:
-    ours, theirs = left.trainer.state(), right.trainer.state()
-    for name, weight in ours["weights"].items():
-        assert torch.equal(weight, theirs["weights"][name]), name
-    for number, moments in ours["optimizer"]["state"].items():
-        for name, value in moments.items():
-            assert torch.equal(value, theirs["optimizer"]["state"][number][name]), name
-    assert torch.equal(ours["sampler"]["generator"], theirs["sampler"]["generator"])
-    untimed = [[{**point, "minutes": 0} for point in run.curve] for run in (left, right)]
-    assert untimed[0] == untimed[1]
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +49,7 @@ def start(directory: Path, *arguments: str, **environment: str) -> subprocess.Po
 
 def test_a_killed_and_resumed_run_is_the_uninterrupted_one_bit_for_bit(uninterrupted: Run, tmp_path: Path) -> None:
     process = start(tmp_path, "6", "1", "stall")
-    try:
-        until = time.monotonic() + 300
-        while not (tmp_path / "curve.jsonl").exists() or not (tmp_path / "curve.jsonl").read_text():
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    kill_after_first_point(process, tmp_path / "curve.jsonl")
     with (tmp_path / "curve.jsonl").open("a") as curve:
         curve.write('{"step": 3, "note": "written after the checkpoint"}\n')
     resumed = tiny_run(tmp_path, tiny_settings())

@@ -8,6 +8,7 @@ trains to DIRECTORY; with `stall` it stops moving after the first checkpoint, in
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,32 @@ from dartspec.services.draft.train.loop import Run
 from dartspec.services.draft.train.settings import TrainSettings
 from dartspec.services.draft.train.teacher import LiveTeacher
 from dartspec.services.draft.train.train import Trainer
+
+
+def kill_after_first_point(process: subprocess.Popen[bytes], curve: Path) -> None:
+    """End a training process without warning as soon as its curve has a point, hence its run a checkpoint."""
+    try:
+        until = time.monotonic() + 300
+        while not curve.exists() or not curve.read_text():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def same_bits(left: Run, right: Run) -> None:
+    """Assert that two runs have equal weights, optimisers, places in the stream and curves."""
+    ours, theirs = left.trainer.state(), right.trainer.state()
+    for name, weight in ours["weights"].items():
+        assert torch.equal(weight, theirs["weights"][name]), name
+    for number, moments in ours["optimizer"]["state"].items():
+        for name, value in moments.items():
+            assert torch.equal(value, theirs["optimizer"]["state"][number][name]), name
+    assert torch.equal(ours["sampler"]["generator"], theirs["sampler"]["generator"])
+    untimed = [[{**point, "minutes": 0} for point in run.curve] for run in (left, right)]
+    assert untimed[0] == untimed[1]
 
 
 def tiny_target() -> LlamaForCausalLM:

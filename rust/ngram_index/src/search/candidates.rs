@@ -37,10 +37,10 @@ pub(super) struct Candidates {
     shares: Vec<f32>,
     /// Rows of transition scores, padded; empty for none.
     transitions: Vec<f32>,
-    /// Place of each number among the query's candidates of its offset.
-    places: Vec<u32>,
-    /// Token and log-probability, as integers that sort by token and then the likelier first, and the place.
-    sorted: Vec<(u64, u32)>,
+    /// With transition scores, the place of each number among the query's candidates of its offset.
+    places: Vec<usize>,
+    /// Token and log-probability, as integers that sort by token and then the likelier first.
+    sorted: Vec<u64>,
     tokens: Vec<u32>,
     row: Vec<f32>,
 }
@@ -52,7 +52,6 @@ impl Candidates {
         self.logprobs.clear();
         self.unigrams.clear();
         self.shares.clear();
-        self.places.clear();
         self.offsets = query.widths.len();
         if self.levels.len() < self.offsets {
             self.levels.resize_with(self.offsets, Level::default);
@@ -62,25 +61,22 @@ impl Candidates {
             let range = at..at + *width as usize;
             at = range.end;
             self.sorted.clear();
-            let pairs = query.tokens[range.clone()].iter().zip(&query.logprobs[range]).zip(0..);
-            let possible = pairs.filter(|((_, logprob), _)| logprob.is_finite());
-            self.sorted.extend(possible.map(|((token, logprob), place)| {
-                let logprob = u64::from(!ordered(logprob.max(SMALLEST)));
-                ((*token as u64) << 32 | logprob, place)
-            }));
+            let pairs = query.tokens[range.clone()].iter().zip(&query.logprobs[range]);
+            let possible = pairs.filter(|(_, logprob)| logprob.is_finite());
+            self.sorted.extend(
+                possible.map(|(token, logprob)| (*token as u64) << 32 | u64::from(!ordered(logprob.max(SMALLEST)))),
+            );
             self.sorted.sort_unstable();
-            self.sorted.dedup_by_key(|(key, _)| *key >> 32);
+            self.sorted.dedup_by_key(|pair| *pair >> 32);
 
             level.start = self.logprobs.len();
             level.width = self.sorted.len();
             let padded = level.start + level.width.next_multiple_of(LANES);
             self.tokens.clear();
-            self.tokens.extend(self.sorted.iter().map(|(key, _)| (key >> 32) as u32));
+            self.tokens.extend(self.sorted.iter().map(|pair| (pair >> 32) as u32));
             level.lookup.set(index, &self.tokens);
-            self.logprobs.extend(self.sorted.iter().map(|(key, _)| unordered(!(*key as u32))));
+            self.logprobs.extend(self.sorted.iter().map(|pair| unordered(!(*pair as u32))));
             self.logprobs.resize(padded, PADDING);
-            self.places.extend(self.sorted.iter().map(|(_, place)| *place));
-            self.places.resize(padded, 0);
             self.unigrams.extend(self.tokens.iter().map(|token| index.unigram(*token)));
             self.unigrams.resize(padded, Unigram { count: 0, distinct: 0 });
             let unigrams = &self.unigrams[level.start..];
@@ -103,6 +99,7 @@ impl Candidates {
         if query.transitions.is_empty() || weight == 0.0 {
             return;
         }
+        self.fill_places(query);
         let mut given = query.transitions;
         for offset in 1..self.offsets {
             let (before, width) = (query.widths[offset - 1] as usize, query.widths[offset] as usize);
@@ -113,10 +110,30 @@ impl Candidates {
             let padding = level.width.next_multiple_of(LANES) - level.width;
             let places = |level: &Level| level.start..level.start + level.width;
             for place in &self.places[places(&self.levels[offset - 1])] {
-                let row = &block[*place as usize * width..][..width];
-                let scores = self.places[places(level)].iter().map(|place| row[*place as usize] * weight);
+                let row = &block[*place * width..][..width];
+                let scores = self.places[places(level)].iter().map(|place| row[*place] * weight);
                 self.transitions.extend(scores.map(|score| score.clamp(-LARGEST_SCORE, LARGEST_SCORE)));
                 self.transitions.extend(std::iter::repeat_n(0.0, padding));
+            }
+        }
+    }
+
+    /// Find the candidates again where the query has them; of equal ones the first.
+    fn fill_places(&mut self, query: &Query) {
+        self.places.clear();
+        let mut at = 0;
+        for (level, width) in self.levels.iter().zip(query.widths) {
+            let range = at..at + *width as usize;
+            at = range.end;
+            self.places.resize(level.start, 0);
+            let logprobs = &self.logprobs[level.start..];
+            for (token, logprob) in level.lookup.tokens().iter().zip(logprobs) {
+                let mut given = query.tokens[range.clone()].iter().zip(&query.logprobs[range.clone()]);
+                let found = |(id, value): (&i32, &f32)| {
+                    *id as u32 == *token && value.is_finite() && value.max(SMALLEST) == *logprob
+                };
+                let place = given.position(found);
+                self.places.push(place.unwrap_or_default());
             }
         }
     }
