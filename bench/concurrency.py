@@ -5,7 +5,8 @@ other; tokens count while all of them are at work, since the last answers have f
 and a side's ratio is the median over the turns of its rate over plain decoding's. Sides besides `plain`: `adaptive`,
 the default budget in mode auto; `fixed:N`, which drafts always and verifies N nodes of each tree; `useless`, the
 adaptive budget with a head of random weights. The last line is a JSON object with `levels`: `concurrency`,
-`plain_tokens_per_s`, `dart_tokens_per_s` (adaptive), `ratio`, and `sides` with the same of each.
+`plain_tokens_per_s`, `dart_tokens_per_s` (adaptive), `ratio`, and `sides` with the same of each and the `ratios` of all
+turns.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from dartspec.cli.stack_settings import StackSettings
 from dartspec.services.common.machine import native_dtype, read_machine
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
-# Answers of one measurement, at least.
-FEWEST_ANSWERS = 6
+# Answers of one measurement, at least: as many of each of the five tasks.
+FEWEST_ANSWERS = 15
 # Answers for each client, with up to so many clients and with more.
 FEW_CLIENTS = 16
 MANY_EACH, FEW_EACH = 4, 2
@@ -82,6 +83,7 @@ async def measure_level(
         report[name] = {
             "tokens_per_s": round(statistics.median(rates[name]), 1),
             "ratio": round(statistics.median(ratios), 3),
+            "ratios": [round(ratio, 3) for ratio in ratios],
         }
     first = next(name for name in sides if name != "plain")
     return {

@@ -66,25 +66,29 @@ class Proposer:
             self._append_prefix(inputs, outputs=False)
 
     @torch.inference_mode()
-    def propose(self, inputs: Sequence[DraftInput], top_k: int = 25) -> list[Proposals]:
+    def propose(self, inputs: Sequence[DraftInput], top_k: int = 25, offsets: int | None = None) -> list[Proposals]:
         """Bring the caches up to date and draft: per session, d = draft_length + 1 offsets from position n + 1 on.
 
         Token ids are the target's, sorted by (-log-probability, id); log-probabilities are over the whole draft
-        vocabulary, see `top`. `top_k` is cut to the draft vocabulary. Every session needs at least one new position;
-        else InvalidArgument. One device-to-host copy.
+        vocabulary, see `top`. `top_k` is cut to the draft vocabulary. ``offsets``: only so many of the first, at most
+        d; no offset depends on a later one, so they are the same to rounding. Every session needs at least one new
+        position; else InvalidArgument. One device-to-host copy.
         """
         if top_k < 1:
             raise InvalidArgument("top_k", f"must be at least 1, got {top_k}")
-        return self.top(self.logits(inputs), top_k, [entry.coin for entry in inputs]) if inputs else []
+        if offsets is not None and not 1 <= offsets <= self.config.depth:
+            raise InvalidArgument("offsets", f"must be between 1 and {self.config.depth}, got {offsets}")
+        return self.top(self.logits(inputs, offsets), top_k, [entry.coin for entry in inputs]) if inputs else []
 
     @torch.inference_mode()
-    def logits(self, inputs: Sequence[DraftInput]) -> Tensor:
-        """As `propose`, but all logits: [sessions, d, V_draft]."""
-        return self.head.logits(self._hidden(inputs)).unflatten(0, (len(inputs), self.config.depth))
+    def logits(self, inputs: Sequence[DraftInput], offsets: int | None = None) -> Tensor:
+        """As `propose`, but all logits: [sessions, offsets, V_draft]."""
+        return self.head.logits(self._hidden(inputs, offsets or self.config.depth)).unflatten(0, (len(inputs), -1))
 
-    def _hidden(self, inputs: Sequence[DraftInput]) -> Tensor:
-        """Hidden states after the first final norm, [sessions * d, H]: last prefix row, then MASK rows, of each."""
-        head, masks = self.head, self.config.draft_length
+    def _hidden(self, inputs: Sequence[DraftInput], offsets: int) -> Tensor:
+        """Hidden states after the first final norm, [sessions * offsets, H]: last prefix row, then MASK rows, of
+        each."""
+        head, masks = self.head, offsets - 1
         last_input, last_residual, last_rotation = self._append_prefix(inputs, outputs=True)
         sessions, device = len(inputs), last_input.device
         lengths = torch.tensor([entry.cache.length for entry in inputs], device=device)
@@ -109,8 +113,8 @@ class Proposer:
     def mixed(self, queries: Tensor, inputs: Sequence[DraftInput], keys: Tensor, values: Tensor) -> Tensor:
         """Attention of every session's last prefix row and MASK rows, over its cache and the MASK rows before.
 
-        queries [sessions, d, heads, D]; keys and values [sessions, d - 1, kv_heads, D], of the MASK rows -> [sessions *
-        d, heads * D].
+        queries [sessions, m + 1, heads, D]; keys and values [sessions, m, kv_heads, D], of the MASK rows -> [sessions *
+        (m + 1), heads * D].
         """
         return torch.cat(
             [_attend(queries[row], *entry.cache.with_masks(keys[row], values[row])) for row, entry in enumerate(inputs)]
@@ -148,7 +152,7 @@ class Proposer:
 
     @torch.inference_mode()
     def top(self, logits: Tensor, top_k: int, coins: Sequence[Coin | None]) -> list[Proposals]:
-        """Proposals from what `logits` gave, [sessions, d, V_draft]; a coin or None for each session.
+        """Proposals from what `logits` gave, [sessions, offsets, V_draft]; a coin or None for each session.
 
         Without a coin, candidates are ranked by s, the logits; with one by s + T G at their target ids, which orders
         them as s / T + G does. Log-probabilities are those of the softmax of the same sum: if the target's logits
@@ -168,11 +172,11 @@ class Proposer:
             part = logprobs[tossed] if plain else logprobs
             best = part.topk(min(max(COIN_CANDIDATES, top_k), part.shape[-1]), -1)
             ids = self._target_ids[best.indices]
-            noise = noise_rows([coin for coin in coins if coin is not None], self.config.depth, ids.flatten(0, 1))
+            noise = noise_rows([coin for coin in coins if coin is not None], ids.shape[1], ids.flatten(0, 1))
             packed[tossed] = _ranked(_with_noise(best.values, noise.view_as(ids)), ids, top_k)
         flat, pairs = packed.view(torch.int16).flatten(1), self.transitions(packed[..., :top_k].view(torch.int32))
         host = (flat if pairs is None else torch.cat((flat, pairs), 1)).cpu().numpy()
-        candidates = np.ascontiguousarray(host[:, : flat.shape[1]]).reshape(len(coins), self.config.depth, 2, -1)
+        candidates = np.ascontiguousarray(host[:, : flat.shape[1]]).reshape(len(coins), logits.shape[1], 2, -1)
         best_ids, values = candidates[:, :, 0].view(np.int32), candidates[:, :, 1].view(np.float32)
         scores = host[:, flat.shape[1] :].view(np.uint16)
         return [Proposals(tuple(a), tuple(b), c) for a, b, c in zip(best_ids, values, scores, strict=True)]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dartspec.services.common.types import Tree
 from dartspec.services.verifier.budget import Outcome, Shape, Times
 from dartspec.services.verifier.cost import CostTable
+from dartspec.services.verifier.draft_depth import DraftDepth
 from dartspec.services.verifier.gain import NEW, Gain
 from dartspec.services.verifier.regimes import Regimes
 
@@ -36,12 +37,16 @@ PAUSE_MS = 50.0
 
 
 class AdaptiveBudget:
-    """Decides by the cost table, by what the searches' estimates have been worth, and by measured rates."""
+    """Decides by the cost table, by what the searches' estimates have been worth, and by measured rates.
 
-    def __init__(self, cost: CostTable, limit: int, overhead_ms: float) -> None:
+    overhead_ms: what a round costs besides its pass, as far as is known at start. drafts: how deep drafts are.
+    """
+
+    def __init__(self, cost: CostTable, limit: int, overhead_ms: float, drafts: DraftDepth) -> None:
         self.cost = cost
         self.limit = limit
         self.overhead_ms = overhead_ms
+        self.drafts = drafts
         self.regimes = Regimes(self.worth)
         self._expected = PRIOR
         self._accepted = PRIOR
@@ -106,10 +111,17 @@ class AdaptiveBudget:
 
     def worth(self, sessions: int) -> bool:
         """Whether drafting is expected to pay for trees as they have been, when ``sessions`` decode together."""
-        if self._profile is None:
-            return True
-        nodes = np.repeat(self._profile, sessions)
-        return self._best(nodes, sessions, Shape(sessions, self._context))[1] >= 1.0
+        return self._profile is None or self._planned(self._profile, sessions)[1] >= 1.0
+
+    def draft_offsets(self, sessions: int) -> int:
+        def nodes() -> float:
+            return self.limit if self._profile is None else self._planned(self._profile, sessions)[0] / sessions
+
+        return self.drafts.offsets(sessions, nodes)
+
+    def _planned(self, profile: NDArray[np.float64], sessions: int) -> tuple[int, float]:
+        """As `_best` when every session brings such a tree."""
+        return self._best(np.repeat(profile, sessions), sessions, Shape(sessions, self._context))
 
     def pays(self, gain: Gain, sessions: int) -> bool:
         if not self.regimes.drafting(sessions) or not gain.wants_chance():
@@ -140,6 +152,10 @@ class AdaptiveBudget:
                 way = False
             # Late sessions make small passes, which must not be taken for those of few sessions.
             self.regimes.observe(way, sessions, sum(outcome.committed for outcome in outcomes), cycle_ms, away)
+        if nodes:
+            trees = [outcome.tree for outcome in outcomes if len(outcome.tree)]
+            round_ms, node_ms = times.pass_ms + self.overhead_ms, (expected_ms - plain_ms) / nodes
+            self.drafts.observe(sessions + away, trees, round_ms, node_ms, self.calibration)
         for outcome in outcomes:
             if outcome.offered:
                 self._rounds += 1

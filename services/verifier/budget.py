@@ -59,6 +59,9 @@ class Budget(Protocol):
         sessions: also those that will miss the next pass, since their candidates are being searched.
         """
 
+    def draft_offsets(self, sessions: int) -> int:
+        """How many offsets are worth drafting now, while so many sessions decode; the head may have fewer."""
+
     def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int, away: int) -> None:
         """A pass of this shape, trees included, is done; after the pass before it ``drafted`` sessions drafted.
 
@@ -84,6 +87,9 @@ class FixedBudget:
 
     def pays(self, gain: Gain, sessions: int) -> bool:
         return True
+
+    def draft_offsets(self, sessions: int) -> int:
+        return max(self.limit, 1)  # no path has more nodes than its tree
 
     def observe(self, outcomes: Sequence[Outcome], shape: Shape, times: Times, drafted: int, away: int) -> None:
         """Nothing depends on it."""

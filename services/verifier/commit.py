@@ -34,8 +34,8 @@ class _Writes:
 def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None) -> None:
     """Put the rows behind what each session has committed. features [rows of the pass, width].
 
-    Features wait for the draft head; where too many would, all but the last are handed over, for all such sessions in
-    one pass of the head.
+    Features wait for the draft head; where too many would, all but the last are handed over, for that session and all
+    others with half as many in one pass of the head.
     """
     kv_cache.commit((each.session.cache, each.rows) for each in kept)
     drafting = [each for each in kept if each.session.features is not None]
@@ -43,6 +43,9 @@ def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None
         return
     writes: dict[DraftRows, _Writes] = {}
     late: list[DraftInput] = []
+    most = max(each.session.features.count + len(each.rows) for each in drafting if each.session.features is not None)
+    # A pass of the head over few rows costs nearly what one over many does, so who waits with many goes along.
+    allowed = WAITING_ROWS if most <= WAITING_ROWS else WAITING_ROWS // 2
     for each in drafting:
         store = each.session.features
         assert store is not None
@@ -52,7 +55,7 @@ def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None
         into.ends += [
             ((first + at) // PREFIX_BLOCK, row) for at, row in enumerate(rows) if (first + at + 1) % PREFIX_BLOCK == 0
         ]
-        if store.count + len(rows) > WAITING_ROWS:
+        if store.count + len(rows) > allowed:
             late.append(_all_but_last(each.session, store.waiting, features[rows[:-1]]))
             rows, store.count = rows[-1:], 0
         into.waiting += [(store.unit, store.count + at, row) for at, row in enumerate(rows)]

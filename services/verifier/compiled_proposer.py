@@ -61,7 +61,7 @@ class CompiledProposer(Proposer):
             strides = (2 * apart // row_bytes, stored_keys.stride(0) // head_dim)
             items[number] = (number * rows, rows, slot, *strides, prefix, 0)
             pairs += rows * (prefix + rows)
-        visible = np.tile(self._visible, (sessions, 1))
+        visible = np.tile(self._visible[:rows], (sessions, 1))
         self._attend(
             sessions * self.config.num_key_value_heads,
             pairs * heads * head_dim // 4,

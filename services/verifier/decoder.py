@@ -108,11 +108,16 @@ class Decoder:
         assert commit is not None
         return commit
 
-    def draft(self, sessions: Sequence[Session]) -> None:
-        """Set what the head offers for the positions after the pending token of each session, all in one pass."""
+    def draft(self, sessions: Sequence[Session], offsets: int | None = None) -> None:
+        """Set what the head offers for the positions after the pending token of each session, all in one pass.
+
+        offsets: only so many of these positions, if the head has more.
+        """
         assert self.proposer is not None
+        depth = self.proposer.config.depth
         inputs = [draft_input(session, self.share_noise) for session in sessions]
-        for session, proposals in zip(sessions, self.proposer.propose(inputs, self.top_k), strict=True):
+        drafted = self.proposer.propose(inputs, self.top_k, depth if offsets is None else min(offsets, depth))
+        for session, proposals in zip(sessions, drafted, strict=True):
             assert session.features is not None
             session.features.count = 0
             session.proposals = proposals

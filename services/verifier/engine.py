@@ -221,7 +221,7 @@ class Engine:
             return None
         begin = time.monotonic()
         try:
-            self.decoder.draft([turn.session for turn in drafting])
+            self.decoder.draft([turn.session for turn in drafting], self.budget.draft_offsets(going_on))
         except Exception as error:
             self._fail_turns(drafting, keys, "draft", error)
             for turn in drafting:

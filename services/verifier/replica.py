@@ -21,6 +21,7 @@ from dartspec.services.verifier.budget import Budget, FixedBudget
 from dartspec.services.verifier.compiled_proposer import proposer_for
 from dartspec.services.verifier.config import ADAPTIVE, VerifierSettings, budget_limit
 from dartspec.services.verifier.decoder import Decoder
+from dartspec.services.verifier.draft_depth import DraftDepth
 from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
 from dartspec.services.verifier.lazy_memory import give_back
 from dartspec.services.verifier.loader import LoadedTarget, load_target
@@ -92,14 +93,16 @@ def load_replica(settings: VerifierSettings) -> Replica:
     budget: Budget = FixedBudget(limit)
     if settings.budget == ADAPTIVE and head is not None:
         log.info("measuring what passes cost")
-        cost, draft_ms = profile(decoder, admission)
+        cost, draft_ms, shallow_ms = profile(decoder, admission)
         log.info(
             "a pass of 1 row takes %.1f ms, of %d rows %.1f ms",
             cost.pass_ms(1),
             limit + 1,
             cost.pass_ms(limit + 1),
         )
-        budget = AdaptiveBudget(cost, limit, draft_ms)
+        row_ms = max(draft_ms - shallow_ms, 0.0) / max(head.config.depth - 1, 1)
+        log.info("a draft takes %.1f ms, %.2f for each offset after the first", draft_ms, row_ms)
+        budget = AdaptiveBudget(cost, limit, draft_ms, DraftDepth(head.config.depth, row_ms))
     if admission.prefixes is not None:
         admission.prefixes.clear()  # nobody will ask what these passes did
     hello = verifier_pb2.Hello(

@@ -178,6 +178,42 @@ def test_company_does_not_change_a_session(make_head: MakeHead, make_proposer: M
         np.testing.assert_allclose(left.logprobs, right.logprobs, atol=1e-4)
 
 
+@pytest.mark.parametrize("offsets", [1, 2, 4, 5])
+def test_fewer_offsets_are_the_first_ones(make_head: MakeHead, make_proposer: MakeProposer, offsets: int) -> None:
+    proposer = make_proposer(make_head(draft_vocab_size=30, transition_rank=3))
+    data = [session(seed, length) for seed, length in ((1, 5), (2, 31), (3, 12))]
+    coins = [None, Coin(7, 0.8, 40), None]
+
+    def inputs() -> list[DraftInput]:
+        return [DraftInput(proposer.new_cache(), *one, coin) for one, coin in zip(data, coins, strict=True)]
+
+    shallow, used = proposer.propose(inputs(), 7, offsets), inputs()
+    for few, all_of_them in zip(shallow, proposer.propose(used, 7), strict=True):
+        assert few.depth == offsets
+        assert np.array_equal(few.token_ids, all_of_them.token_ids[:offsets])
+        np.testing.assert_allclose(few.logprobs, all_of_them.logprobs[:offsets], atol=1e-4)
+        scores = all_of_them.transition_scores[: (offsets - 1) * 7 * 7]
+        np.testing.assert_allclose(few.transition_scores, scores, rtol=2**-7, atol=1e-6)
+    # What is behind the prefix afterwards does not matter to the next draft.
+    more = [session(seed, 3) for seed in (4, 5, 6)]
+    again = [DraftInput(entry.cache, *one) for entry, one in zip(used, more, strict=True)]
+    short = inputs()
+    proposer.propose(short, 7, offsets)
+    for expected, found in zip(
+        proposer.propose(again, 7),
+        proposer.propose([DraftInput(entry.cache, *one) for entry, one in zip(short, more, strict=True)], 7),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found.logprobs, expected.logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize("offsets", [0, 6])
+def test_offsets_that_a_head_does_not_have_are_refused(make_head: MakeHead, offsets: int) -> None:
+    proposer = Proposer(make_head())
+    with pytest.raises(InvalidArgument, match=f"must be between 1 and 5, got {offsets}"):
+        proposer.propose([DraftInput(proposer.new_cache(), *session(1, 4))], 7, offsets)
+
+
 def test_ties_go_to_the_smaller_target_id(make_head: MakeHead, make_proposer: MakeProposer) -> None:
     head = make_head(draft_vocab_size=10)
     head.lm_head.weight.zero_()  # every token gets the same logit

@@ -9,9 +9,15 @@ from dartspec.services.common.types import Tree
 from dartspec.services.verifier.adaptive import AdaptiveBudget
 from dartspec.services.verifier.budget import Budget, FixedBudget, Outcome, Shape, Times
 from dartspec.services.verifier.cost import CostTable
+from dartspec.services.verifier.draft_depth import DraftDepth
 from dartspec.services.verifier.gain import FIRST_PAUSE, RETRY_ROUNDS, TRIAL_ROUNDS, Gain
 
 TABLE = CostTable.of((1, 2, 9, 17, 60), (40.0, 40.0, 44.0, 52.0, 90.0))
+
+
+def budget_of(cost: CostTable, limit: int, overhead_ms: float) -> AdaptiveBudget:
+    """For a head of 8 offsets that cost nothing."""
+    return AdaptiveBudget(cost, limit, overhead_ms, DraftDepth(8, 0.0))
 
 
 def tree_of(survival: list[float]) -> Tree:
@@ -54,7 +60,7 @@ def nodes_of(budget: Budget, tree: Tree, forced: bool = False) -> int:
 def test_nodes_maximise_expected_tokens_per_second(seed: int) -> None:
     rng = np.random.default_rng(seed)
     survival = np.sort(rng.random(59) ** rng.integers(1, 8))[::-1]
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     rates = [(1 + survival[:b].sum()) / (float(TABLE.pass_ms(b + 1)) + 6.0) for b in range(60)]
     assert nodes_of(budget, tree_of(rng.permutation(survival).tolist())) == int(np.argmax(rates))
 
@@ -63,7 +69,7 @@ def test_nodes_maximise_expected_tokens_per_second(seed: int) -> None:
 def test_nodes_of_many_sessions_go_where_they_are_likeliest(seed: int) -> None:
     rng = np.random.default_rng(seed)
     trees = [np.round(rng.random(rng.integers(0, 20)) ** rng.integers(1, 8), 3) for _ in range(6)]
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     counts = budget.admit([tree_of(tree.tolist()) for tree in trees], [False] * 6, Shape(10, 0.0))
     everything = np.sort(np.concatenate(trees))[::-1]
     rates = [(6 + everything[:b].sum()) / (float(TABLE.pass_ms(10 + b)) + 6.0) for b in range(len(everything) + 1)]
@@ -74,7 +80,7 @@ def test_nodes_of_many_sessions_go_where_they_are_likeliest(seed: int) -> None:
 
 
 def test_a_session_that_decodes_plainly_shares_the_pass() -> None:
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     counts = budget.admit([Tree.empty(), tree_of([0.9, 0.8]), Tree.empty()], [False] * 3, Shape(3, 0.0))
     assert counts == [0, 2, 0]
 
@@ -82,7 +88,7 @@ def test_a_session_that_decodes_plainly_shares_the_pass() -> None:
 def test_drafting_is_not_begun_where_the_table_is_steep() -> None:
     # One row costs as much as another from 4 rows on, so at 8 sessions no candidate below certainty is worth its row.
     steep = CostTable.of((1, 4, 100), (40.0, 40.0, 1000.0))
-    budget = AdaptiveBudget(steep, limit=8, overhead_ms=1.0)
+    budget = budget_of(steep, 8, 1.0)
     assert budget.worth(8)  # nothing is known yet
     budget.admit([tree_of([0.6, 0.3, 0.2])], [False], Shape(1, 0.0))
     assert budget.worth(1)
@@ -92,7 +98,7 @@ def test_drafting_is_not_begun_where_the_table_is_steep() -> None:
 
 
 def test_what_cycles_take_decides_for_all_sessions() -> None:
-    budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
+    budget = budget_of(TABLE, 8, 6.0)
     tree = tree_of([0.5])
     for _ in range(100):
         # By the table two tokens a round are worth it; but other things make a cycle as long as three plain ones.
@@ -106,7 +112,7 @@ def test_what_cycles_take_decides_for_all_sessions() -> None:
 
 
 def test_sessions_that_miss_a_pass_count_among_those_that_decode() -> None:
-    budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
+    budget = budget_of(TABLE, 8, 6.0)
     for _ in range(100):
         # Three of twelve are in time: as many passes as sessions come apart, each as long as one of all.
         if budget.pays(Gain(), 12):
@@ -118,7 +124,7 @@ def test_sessions_that_miss_a_pass_count_among_those_that_decode() -> None:
 
 
 def test_passes_of_some_while_others_are_searched_say_nothing_of_plain_decoding() -> None:
-    budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
+    budget = budget_of(TABLE, 8, 6.0)
     for _ in range(20):
         observe(budget, [outcome_of(Gain(), Tree.empty(), 0)] * 4, cycle_ms=40.0)
         observe(budget, [outcome_of(Gain(), Tree.empty(), 0)], cycle_ms=40.0, away=3)  # a quarter of that rate
@@ -127,14 +133,14 @@ def test_passes_of_some_while_others_are_searched_say_nothing_of_plain_decoding(
 
 
 def test_rounds_of_a_pass_are_those_of_the_sessions_in_it() -> None:
-    budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
+    budget = budget_of(TABLE, 8, 6.0)
     observe(budget, [outcome_of(Gain(), tree_of([0.5]), 1)] * 2, cycle_ms=60.0, drafted=2, away=4)
     drafts = budget.regimes._class(6).drafts
     assert (drafts.rounds, drafts.tokens) == (2, 4)
 
 
 def test_a_pause_of_a_client_counts_little() -> None:
-    budget = AdaptiveBudget(TABLE, limit=8, overhead_ms=6.0)
+    budget = budget_of(TABLE, 8, 6.0)
     budget.observe_overhead(16.0)
     assert budget.overhead_ms == pytest.approx(7.0)
     budget.observe_overhead(1e6)
@@ -146,7 +152,7 @@ def test_a_pause_of_a_client_counts_little() -> None:
 
 
 def test_what_passes_with_trees_cost_beyond_the_table_is_learned_by_the_number_of_sessions() -> None:
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     tree = tree_of([0.5])
     for _ in range(200):
         observe(budget, [outcome_of(Gain(), Tree.empty(), 0)] * 8)
@@ -158,7 +164,7 @@ def test_what_passes_with_trees_cost_beyond_the_table_is_learned_by_the_number_o
 
 
 def test_hopeless_candidates_are_not_verified_unless_forced() -> None:
-    budget = AdaptiveBudget(CostTable.of((1, 2, 3), (10.0, 20.0, 30.0)), limit=8, overhead_ms=1.0)
+    budget = budget_of(CostTable.of((1, 2, 3), (10.0, 20.0, 30.0)), 8, 1.0)
     hopeless = tree_of([1e-6, 1e-6])
     assert nodes_of(budget, hopeless) == 0
     assert nodes_of(budget, hopeless, forced=True) == 1
@@ -166,7 +172,7 @@ def test_hopeless_candidates_are_not_verified_unless_forced() -> None:
 
 
 def test_calibration_follows_what_is_accepted() -> None:
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     for _ in range(400):
         observe(budget, [outcome_of(Gain(), tree_of([0.5, 0.5]), 0)])
     # 0.99 geometric sums: the expectation tends to 1 / (1 - 0.99), the accepted tokens to nothing.
@@ -174,7 +180,7 @@ def test_calibration_follows_what_is_accepted() -> None:
 
 
 def test_a_session_without_gain_pauses_and_tries_again() -> None:
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     gain = Gain()
     for _ in range(TRIAL_ROUNDS):
         assert budget.pays(gain, 1)
@@ -193,7 +199,7 @@ def test_a_session_without_gain_pauses_and_tries_again() -> None:
 
 
 def test_a_session_with_gain_goes_on() -> None:
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     gain = Gain()
     for _ in range(50):
         assert budget.pays(gain, 1)
@@ -201,7 +207,7 @@ def test_a_session_with_gain_goes_on() -> None:
 
 
 def test_overhead_counts() -> None:
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     gain = Gain()
     for _ in range(TRIAL_ROUNDS):
         run_round(budget, gain, accepted=1)
@@ -213,7 +219,7 @@ def test_overhead_counts() -> None:
 
 
 def test_searches_are_asked_for_what_trees_get() -> None:
-    budget = AdaptiveBudget(TABLE, limit=59, overhead_ms=6.0)
+    budget = budget_of(TABLE, 59, 6.0)
     assert budget.search_nodes == 59
     wide, narrow = tree_of([0.9] * 59), tree_of([0.5, 0.4] + [1e-4] * 57)
     assert nodes_of(budget, narrow) == 2

@@ -18,6 +18,7 @@ from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.adaptive import AdaptiveBudget
 from dartspec.services.verifier.cost import CostTable
 from dartspec.services.verifier.decoder import PREFILL_ROWS, Decoder, Work, best_chain
+from dartspec.services.verifier.draft_depth import DraftDepth
 from dartspec.services.verifier.kv_cache import rounded_capacity
 from dartspec.services.verifier.messages import Finish, Malformed, NoDraft, Round
 from dartspec.services.verifier.open_sessions import MAX_CREDIT
@@ -441,7 +442,7 @@ def test_logits_that_are_no_numbers_fail_one_session(decoder: Decoder, monkeypat
 
 
 def test_a_draft_that_raises_fails_the_sessions_that_drafted(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(sessions: Sequence[Session]) -> None:
+    def broken(sessions: Sequence[Session], offsets: int) -> None:
         raise RuntimeError("no such head")
 
     with running(decoder) as engine:
@@ -469,7 +470,7 @@ def test_an_adaptive_engine_answers_one_session_after_another(decoder: Decoder, 
     cost = CostTable.of((1, 60), (10.0, 10.0 + 59 * row_ms))
     prompts = [[5 + i, 6, 7] for i in range(6)]
     truths = [plain(decoder, prompt, replace(GREEDY, max_tokens=20)) for prompt in prompts]
-    with running(decoder, policy=AdaptiveBudget(cost, 59, 1.0)) as engine:
+    with running(decoder, policy=AdaptiveBudget(cost, 59, 1.0, DraftDepth(8, 0.0))) as engine:
         owner = FakeOwner(engine)
         for session, (prompt, truth) in enumerate(zip(prompts, truths, strict=True), start=1):
             owner.open(session, prompt, replace(GREEDY, max_tokens=20), draft_after=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 import torch
 
 from dartspec.services.common.types import Sampling, Tree
-from dartspec.services.verifier.decoder import Decoder, best_chain
+from dartspec.services.draft.propose import DraftInput
+from dartspec.services.verifier.decoder import Decoder, Work, best_chain
 from dartspec.services.verifier.features import WAITING_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.tree import check_tree
@@ -170,6 +171,29 @@ def test_a_long_plain_stretch_leaves_the_next_draft_as_good(decoder: Decoder, mo
         drafts.append(drafted(decoder, session))
     for values, want in zip(drafts[0].logprobs, drafts[1].logprobs, strict=True):
         np.testing.assert_allclose(values, want, atol=1e-4)
+
+
+def test_features_are_handed_over_together(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When one session has as many as may wait, those that have more than half as many go along."""
+    monkeypatch.setattr("dartspec.services.verifier.commit.WAITING_ROWS", 6)
+    assert decoder.proposer is not None
+    calls: list[int] = []
+    append = decoder.proposer.append
+
+    def counted(inputs: Sequence[DraftInput]) -> None:
+        calls.append(len(inputs))
+        append(inputs)
+
+    monkeypatch.setattr(decoder.proposer, "append", counted)
+    sampling = SAMPLINGS["greedy_penalties"]
+    sessions = [open_session(decoder, range(5, 5 + length), sampling, drafts=True) for length in (5, 3, 1)]
+    lags = []
+    for _ in range(3):
+        decoder.step([Work(session, Tree.empty()) for session in sessions])
+        lags.append([session.lag() for session in sessions])
+    # The second step brings one to 7, which is too many. The one with 5 goes along, the one with 3 does not.
+    assert lags == [[6, 4, 2], [1, 1, 3], [2, 2, 4]]
+    assert calls == [2]
 
 
 def test_answers_differ_between_seeds_and_parameters(decoder: Decoder) -> None:

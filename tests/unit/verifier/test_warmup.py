@@ -21,8 +21,9 @@ def test_contexts_are_measured_as_far_as_there_is_memory(
     decoder = tiny_decoder()
     decoder.target.pool.limit = units * SLOT_BLOCK
     admission = Admission(8, units * SLOT_BLOCK, 600, MAX_NODES)
-    table, draft_ms = warmup.profile(decoder, admission)
+    table, draft_ms, shallow_ms = warmup.profile(decoder, admission)
     assert table.contexts.tolist()[1:] == contexts
     assert table.milliseconds.shape == (1 + len(contexts), len(table.rows))
     assert draft_ms > 0
+    assert shallow_ms > 0
     assert (admission.sessions, admission.kv_used, decoder.target.pool.taken) == (0, 0, 0)
