@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dartspec.services.common.types import Tree
 from dartspec.services.verifier.budget import Outcome, Shape, Times
+from dartspec.services.verifier.concurrency import concurrency_class
 from dartspec.services.verifier.cost import CostTable
 from dartspec.services.verifier.draft_depth import DraftDepth
 from dartspec.services.verifier.gain import NEW, Gain
@@ -52,7 +53,7 @@ class AdaptiveBudget:
         self._accepted = PRIOR
         # Running mean of the survival of a tree's likeliest node, second likeliest, and so on; None: no tree seen yet.
         self._profile: NDArray[np.float64] | None = None
-        # Measured over expected pass time, of passes with and without trees by the bits of the number of sessions: what
+        # Measured over expected pass time, of passes with and without trees by class of concurrency: what
         # else runs on the machine, and what several sessions cost beyond their rows.
         self._slowdowns: dict[tuple[bool, int], float] = {}
         self._context = 0.0  # of the last pass
@@ -72,8 +73,8 @@ class AdaptiveBudget:
 
     def slowdown(self, trees: bool, sessions: int) -> float:
         """Measured over expected time of a pass; where not measured, as with fewer sessions or without trees."""
-        for bits in range(sessions.bit_length(), -1, -1):
-            if (found := self._slowdowns.get((trees, bits))) is not None:
+        for fewer in range(concurrency_class(sessions), -1, -1):
+            if (found := self._slowdowns.get((trees, fewer))) is not None:
                 return found
         return self.slowdown(False, sessions) if trees else 1.0
 
@@ -142,7 +143,7 @@ class AdaptiveBudget:
         self._context = shape.context
         known = self.slowdown(nodes > 0, sessions)
         ratio = min(times.pass_ms / expected_ms, WORST_SLOWDOWN)
-        self._slowdowns[nodes > 0, sessions.bit_length()] = known + NEW * (ratio - known)
+        self._slowdowns[nodes > 0, concurrency_class(sessions)] = known + NEW * (ratio - known)
         if times.cycle_ms is not None and shape.rows == sessions + nodes:  # no prompt was read
             cycle_ms = times.pass_ms + self._believed(times.cycle_ms - times.pass_ms)
             way = None

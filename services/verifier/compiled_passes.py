@@ -12,6 +12,7 @@ import torch
 
 from dartspec.services.verifier.attention import WIDE_ROWS, Segment
 from dartspec.services.verifier.graphs import TOLERANCE, relative_error
+from dartspec.services.verifier.linear import TARGET_STEPS, kernel_rows
 from dartspec.services.verifier.static_inputs import Inputs, Shape, items_needed, representable
 from dartspec.services.verifier.static_pass import Kernels, static_pass
 from dartspec.services.verifier.target import FastPasses, Pass, Target
@@ -42,9 +43,11 @@ class CompiledPasses:
         if not all(representable(segment) for segment in segments):
             return None
         rows = sum(segment.rows for segment in segments)
-        inputs = Inputs(Shape(rows, items_needed(segments, TILE), TILE), self._target.norm)
+        taken = rows if self._target.invariant else kernel_rows(rows, TARGET_STEPS)
+        inputs = Inputs(Shape(taken, items_needed(segments, TILE), TILE), self._target.norm)
         inputs.fill(segments)
-        return static_pass(self._target, inputs, self.kernels)
+        out = static_pass(self._target, inputs, self.kernels)
+        return out if taken == rows else Pass(out.hidden[:rows], out.features[:rows])
 
 
 def _wide(segment: Segment) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dartspec.services.common.types import Tree
+from dartspec.services.verifier.concurrency import concurrency_class
 from dartspec.services.verifier.tree import depths
 
 # A tree needs two offsets to be one, and the worth of a third is judged by theirs.
@@ -39,7 +40,7 @@ class _Class:
 
 
 class DraftDepth:
-    """The number of offsets by class of concurrency (the bits of the number of sessions that decode together).
+    """The number of offsets by class of concurrency (`concurrency.py`).
 
     depth: of the head. row_ms: what a draft takes longer for one more offset of one session.
     """
@@ -53,11 +54,11 @@ class DraftDepth:
 
         Where nothing is known yet, about as deep as trees of that size are.
         """
-        bits = sessions.bit_length()
-        if bits not in self._classes:
+        number = concurrency_class(sessions)
+        if number not in self._classes:
             likely = 1 + int(np.ceil(nodes())).bit_length()
-            self._classes[bits] = _Class(min(max(likely, LEAST), self.depth), np.zeros(self.depth + 1))
-        return self._classes[bits].offsets
+            self._classes[number] = _Class(min(max(likely, LEAST), self.depth), np.zeros(self.depth + 1))
+        return self._classes[number].offsets
 
     def observe(
         self, sessions: int, trees: Sequence[Tree], round_ms: float, node_ms: float, calibration: float
@@ -67,7 +68,7 @@ class DraftDepth:
         round_ms: of the whole round. node_ms: what of it is the pass's for each node of a tree. calibration: accepted
         tokens over what survivals promise.
         """
-        known = self._classes.get(sessions.bit_length())
+        known = self._classes.get(concurrency_class(sessions))
         if known is None or not trees:
             return
         survival = np.minimum(calibration * np.concatenate([tree.survival for tree in trees]).astype(np.float64), 1.0)

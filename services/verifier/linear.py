@@ -13,6 +13,7 @@ Where block and tile are the same all products have one shape, which holds anywh
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,19 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS_KEPT))
 
 # Rows that the packed layout is made for; any other number works too.
 _TYPICAL_ROWS = 16
+
+
+# Products take somewhat more rows than they must, so that there are fewer shapes to compile for: up to so many rows a
+# multiple of so many, and of the last beyond. A row of the target costs much, one of the draft head little.
+TARGET_STEPS = ((32, 1), (64, 2), (128, 8), (256, 16))
+HEAD_STEPS = ((8, 1), (64, 8))
+_LAST_STEP = 32
+
+
+def kernel_rows(rows: int, steps: Sequence[tuple[int, int]]) -> int:
+    """The number of rows to take for ``rows`` of them."""
+    step = next((step for most, step in steps if rows <= most), _LAST_STEP)
+    return rows + -rows % step
 
 
 @dataclass(frozen=True)

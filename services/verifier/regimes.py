@@ -1,8 +1,8 @@
 """Whether a replica does better with drafts or without, as measured: committed tokens per millisecond of both ways.
 
 What a round costs has parts that no table knows: the search, the transport, sessions that come too late for a pass,
-other processes. So both ways are tried now and then, for each class of concurrency (the bits of the number of sessions
-that decode together), and the better one is kept. Tries become rarer as long as they confirm what is in force. Pure:
+other processes. So both ways are tried now and then, for each class of concurrency (by the number of sessions
+that decode together, `concurrency.py`), and the better one is kept. Tries become rarer as long as they confirm what is in force. Pure:
 time comes in as measured.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from dartspec.services.verifier.concurrency import concurrency_class
 
 # A cycle is the time from the end of a pass to the end of the next. Cycles of one try of drafting, or fewer that have
 # so many rounds of sessions; and of plain decoding, whose rate hardly varies.
@@ -37,7 +39,7 @@ ENOUGH_ROUNDS = 128.0
 CERTAIN = 2.0
 FEW_ROUNDS = 2.0
 SOME_ROUNDS = 8.0
-# So many sessions and more must gain so much by drafting: prompts of others wait for the larger passes, and cycles in
+# The class of so many sessions and those above must gain so much by drafting: prompts of others wait for the larger passes, and cycles in
 # which a prompt is read are not compared. (Eight sessions of SmolLM2 on two AMX cores: 4% more tokens a cycle, but 4 to
 # 13% fewer in all; two and four sessions had no such loss.)
 MANY = 8
@@ -161,15 +163,15 @@ class Regimes:
         self._class(sessions + away).cycle(drafting, sessions, tokens, milliseconds)
 
     def _class(self, sessions: int) -> _Class:
-        bits = sessions.bit_length()
-        if bits not in self._classes:
+        number = concurrency_class(sessions)
+        if number not in self._classes:
             # More sessions leave less to gain: where drafting has lost with fewer, it is not begun with here. Many
             # sessions begin plainly: their first try knows what an expectation here has been wrong about.
-            many = bits >= MANY.bit_length()
-            lost = any(not known.drafting for fewer, known in self._classes.items() if fewer < bits)
+            many = number >= concurrency_class(MANY)
+            lost = any(not known.drafting for fewer, known in self._classes.items() if fewer < number)
             likely = not lost and self._expected(sessions)
             drafting = likely and not many
             pause = UNLIKELY_PAUSE if many and not likely else FIRST_PAUSE
             left = FIRST_PLAIN_PAUSE if drafting else pause
-            self._classes[bits] = _Class(drafting, many, left=left, drafts_pause=pause)
-        return self._classes[bits]
+            self._classes[number] = _Class(drafting, many, left=left, drafts_pause=pause)
+        return self._classes[number]

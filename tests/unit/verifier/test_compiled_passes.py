@@ -167,6 +167,23 @@ def test_padding_is_stored_nowhere_and_gives_zeros() -> None:
     assert mixed_values[:rows].any(dim=1).all()
 
 
+@pytest.mark.parametrize("rows", [3, 33, 67, 130])
+def test_rows_that_are_taken_along_are_not_in_what_comes_out(rows: int) -> None:
+    """33, 67 and 130 rows become 34, 72 and 144 in the products; a neighbour's slot stays as it is."""
+    target = target_of("llama")
+    cache, other = caches_with(target, (20, 30), (512, 512))
+    segment = chunk(cache, rows)
+    neighbour = other.data.clone()
+    out, expected = kernels_of(target).run([segment]), target.eager([segment])
+    assert out is not None
+    assert_close(out.hidden, expected.hidden)
+    assert_close(out.features, expected.features)
+    assert torch.equal(other.data, neighbour)
+    logits = target.logits(out.hidden)
+    assert logits.shape == (rows, target.config.vocab_size)
+    assert_close(logits[-1], target.logits(out.hidden[-1:])[0])
+
+
 def test_long_chunks_are_left_to_matrix_products_unless_bits_count(monkeypatch: pytest.MonkeyPatch) -> None:
     target = target_of("llama")
     (cache,) = caches_with(target, (20,), (900,))

@@ -28,7 +28,7 @@ def test_packed_products_are_those_of_the_plain_head(dtype: torch.dtype, toleran
         generator.manual_seed(3)
         user = Proposer(head)
         caches, rounds = [user.new_cache() for _ in range(3)], []
-        for counts in ((7, 1, 40), (2, 3, 1)):
+        for counts in ((7, 1, 70), (2, 3, 1)):
             inputs = [
                 DraftInput(
                     cache,

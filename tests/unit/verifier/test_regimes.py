@@ -94,7 +94,7 @@ def test_a_slow_first_round_does_not_decide_but_some_do() -> None:
     assert not regimes.drafting(2)
 
 
-@pytest.mark.parametrize(("sessions", "stays"), [(2, True), (7, True), (8, False), (40, False)])
+@pytest.mark.parametrize(("sessions", "stays"), [(2, True), (5, True), (6, False), (40, False)])
 def test_many_sessions_draft_only_for_a_gain_that_pays_for_waiting_prompts(sessions: int, stays: bool) -> None:
     regimes = Regimes(lambda _: True)
     for _ in range(400):
@@ -109,7 +109,7 @@ def test_many_sessions_draft_only_for_a_gain_that_pays_for_waiting_prompts(sessi
 def test_many_sessions_begin_plainly_and_draft_after_the_first_try_that_pays() -> None:
     replica = Replica(Regimes(lambda _: True), 8)
     assert not replica.regimes.drafting(8)
-    assert replica.regimes.drafting(7)
+    assert replica.regimes.drafting(5)
     replica.run(FIRST_PAUSE + TRY_DRAFTS, 1.5)
     assert replica.regimes._class(8).drafting
 
