@@ -53,8 +53,8 @@ class AdaptiveBudget:
         self._accepted = PRIOR
         # Running mean of the survival of a tree's likeliest node, second likeliest, and so on; None: no tree seen yet.
         self._profile: NDArray[np.float64] | None = None
-        # Measured over expected pass time, of passes with and without trees by class of concurrency: what
-        # else runs on the machine, and what several sessions cost beyond their rows.
+        # Measured over expected pass time, of passes with and without trees by class of concurrency: what else runs on
+        # the machine, and what several sessions cost beyond their rows.
         self._slowdowns: dict[tuple[bool, int], float] = {}
         self._context = 0.0  # of the last pass
         self._usual = 1.0  # running mean of the tokens that a round commits

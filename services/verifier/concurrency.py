@@ -1,4 +1,4 @@
-"""Classes of concurrency: numbers of sessions that are treated alike, since what is known of one holds for all. Pure."""
+"""Classes of concurrency: numbers of sessions that are treated alike; what is known of one holds for all. Pure."""
 
 from __future__ import annotations
 

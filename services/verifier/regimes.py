@@ -1,9 +1,9 @@
 """Whether a replica does better with drafts or without, as measured: committed tokens per millisecond of both ways.
 
 What a round costs has parts that no table knows: the search, the transport, sessions that come too late for a pass,
-other processes. So both ways are tried now and then, for each class of concurrency (by the number of sessions
-that decode together, `concurrency.py`), and the better one is kept. Tries become rarer as long as they confirm what is in force. Pure:
-time comes in as measured.
+other processes. So both ways are tried now and then, for each class of concurrency (by the number of sessions that
+decode together, `concurrency.py`), and the better one is kept. Tries become rarer as long as they confirm what is in
+force. Pure: time comes in as measured.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ ENOUGH_ROUNDS = 128.0
 CERTAIN = 2.0
 FEW_ROUNDS = 2.0
 SOME_ROUNDS = 8.0
-# The class of so many sessions and those above must gain so much by drafting: prompts of others wait for the larger passes, and cycles in
-# which a prompt is read are not compared. (Eight sessions of SmolLM2 on two AMX cores: 4% more tokens a cycle, but 4 to
-# 13% fewer in all; two and four sessions had no such loss.)
+# The class of so many sessions and those above must gain so much by drafting: prompts of others wait for the larger
+# passes, and cycles in which a prompt is read are not compared. (Eight sessions of SmolLM2 on two AMX cores: 4% more
+# tokens a cycle, but 4 to 13% fewer in all; two and four sessions had no such loss.)
 MANY = 8
 LEAST_GAIN = 1.06
 
