@@ -94,10 +94,11 @@ def measure(trainer: Trainer, steps: int) -> dict[str, Any]:
 @click.command()
 @click.option("--steps", type=click.IntRange(1), default=8, show_default=True, help="Steps of each measurement.")
 @click.option("--prefixes", type=click.IntRange(1), default=192, show_default=True)
+@click.option("--per-text", type=click.IntRange(1), default=TrainSettings.per_text, show_default=True)
 @click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 @click.option("--compare/--no-compare", default=False, help="Other settings, too.")
-def main(steps: int, prefixes: int, threads: int, dtype: str, compare: bool) -> None:
+def main(steps: int, prefixes: int, per_text: int, threads: int, dtype: str, compare: bool) -> None:
     """Measure training steps; one JSON object as the last line."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -111,7 +112,7 @@ def main(steps: int, prefixes: int, threads: int, dtype: str, compare: bool) -> 
     )
     model = LlamaForCausalLM(shape).requires_grad_(False)
     target = TargetInfo.from_model(model, "random")
-    base = TrainSettings(prefixes=prefixes, dtype=dtype)
+    base = TrainSettings(prefixes=prefixes, per_text=per_text, dtype=dtype)
     source = RandomTexts(shape.vocab_size, 3 * shape.hidden_size)
     results = {}
     for name, changes in {"defaults": {}, **(VARIANTS if compare else {})}.items():
@@ -120,7 +121,8 @@ def main(steps: int, prefixes: int, threads: int, dtype: str, compare: bool) -> 
         head = initial_head(model, target, settings_config(model, target, settings, len(vocabulary)), vocabulary)
         results[name] = measure(Trainer(head, source, settings, getattr(torch, dtype)), steps)
         click.echo(f"{name}: {results[name]}", err=True)
-    report = {"dtype": dtype, "threads": threads, "prefixes": prefixes, "steps": steps, "results": results}
+    settings_of_all = {"dtype": dtype, "threads": threads, "prefixes": prefixes, "per_text": per_text, "steps": steps}
+    report = {**settings_of_all, "results": results}
     click.echo(json.dumps(report))
 
 

@@ -83,12 +83,12 @@ class Proposer:
     @torch.inference_mode()
     def logits(self, inputs: Sequence[DraftInput], offsets: int | None = None) -> Tensor:
         """As `propose`, but all logits: [sessions, offsets, V_draft]."""
-        return self.head.logits(self._hidden(inputs, offsets or self.config.depth)).unflatten(0, (len(inputs), -1))
+        return self.head.logits(self._hidden(inputs, offsets)).unflatten(0, (len(inputs), -1))
 
-    def _hidden(self, inputs: Sequence[DraftInput], offsets: int) -> Tensor:
+    def _hidden(self, inputs: Sequence[DraftInput], offsets: int | None = None) -> Tensor:
         """Hidden states after the first final norm, [sessions * offsets, H]: last prefix row, then MASK rows, of
         each."""
-        head, masks = self.head, offsets - 1
+        head, masks = self.head, (offsets or self.config.depth) - 1
         last_input, last_residual, last_rotation = self._append_prefix(inputs, outputs=True)
         sessions, device = len(inputs), last_input.device
         lengths = torch.tensor([entry.cache.length for entry in inputs], device=device)
