@@ -38,17 +38,15 @@ def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None
     others with half as many in one pass of the head.
     """
     kv_cache.commit((each.session.cache, each.rows) for each in kept)
-    drafting = [each for each in kept if each.session.features is not None]
+    drafting = [(each, store) for each in kept if (store := each.session.features) is not None]
     if proposer is None or not drafting:
         return
     writes: dict[DraftRows, _Writes] = {}
     late: list[DraftInput] = []
-    most = max(each.session.features.count + len(each.rows) for each in drafting if each.session.features is not None)
+    most = max(store.count + len(each.rows) for each, store in drafting)
     # A pass of the head over few rows costs nearly what one over many does, so who waits with many goes along.
     allowed = WAITING_ROWS if most <= WAITING_ROWS else WAITING_ROWS // 2
-    for each in drafting:
-        store = each.session.features
-        assert store is not None
+    for each, store in drafting:
         into = writes.setdefault(store.rows, _Writes([], []))
         rows = [each.start + row for row in each.rows]
         first = store.start + each.session.n - len(rows)  # position in the region

@@ -12,7 +12,6 @@ import torch
 
 from dartspec.services.verifier.attention import WIDE_ROWS, Segment
 from dartspec.services.verifier.graphs import TOLERANCE, relative_error
-from dartspec.services.verifier.linear import TARGET_STEPS, kernel_rows
 from dartspec.services.verifier.static_inputs import Inputs, Shape, items_needed, representable
 from dartspec.services.verifier.static_pass import Kernels, static_pass
 from dartspec.services.verifier.target import FastPasses, Pass, Target
@@ -43,11 +42,11 @@ class CompiledPasses:
         if not all(representable(segment) for segment in segments):
             return None
         rows = sum(segment.rows for segment in segments)
-        taken = rows if self._target.invariant else kernel_rows(rows, TARGET_STEPS)
+        taken = self._target.rows_to_take(rows)
         inputs = Inputs(Shape(taken, items_needed(segments, TILE), TILE), self._target.norm)
         inputs.fill(segments)
         out = static_pass(self._target, inputs, self.kernels)
-        return out if taken == rows else Pass(out.hidden[:rows], out.features[:rows])
+        return Pass(out.hidden[:rows], out.features[:rows])
 
 
 def _wide(segment: Segment) -> bool:

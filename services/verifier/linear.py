@@ -42,6 +42,11 @@ def kernel_rows(rows: int, steps: Sequence[tuple[int, int]]) -> int:
     return rows + -rows % step
 
 
+def pad_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """x [at most rows, ...] with zeros up to so many rows."""
+    return F.pad(x, (0, 0, 0, rows - len(x))) if rows > len(x) else x
+
+
 @dataclass(frozen=True)
 class Rows:
     """Numbers of rows that products have where rows shall not depend on their company: block, 2 block, ... tile."""
@@ -80,8 +85,7 @@ def linear(x: torch.Tensor, weight: Matrix, bias: torch.Tensor | None, shape: Ro
     if shape is None:
         return weight(x, bias)
     rows = x.shape[0]
-    spare = -rows % shape.block
-    padded = F.pad(x, (0, 0, 0, spare)) if spare else x
+    padded = pad_rows(x, rows + -rows % shape.block)
     if len(padded) <= shape.tile:
         return weight(padded, bias)[:rows]
     return torch.cat([weight(tile, bias) for tile in padded.split(shape.tile)])[:rows]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dartspec.services.draft.head import DraftHead
-from dartspec.services.verifier.linear import HEAD_STEPS, Matrix, kernel_rows
+from dartspec.services.verifier.linear import HEAD_STEPS, Matrix, kernel_rows, pad_rows
 
 
 class PackedLinear(nn.Linear):
@@ -23,9 +23,7 @@ class PackedLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[rows, in] -> [rows, out]."""
-        rows = len(x)
-        spare = kernel_rows(rows, HEAD_STEPS) - rows
-        return self.matrix(nn.functional.pad(x, (0, 0, 0, spare)))[:rows] if spare else self.matrix(x)
+        return self.matrix(pad_rows(x, kernel_rows(len(x), HEAD_STEPS)))[: len(x)]
 
 
 def pack(head: DraftHead) -> None:

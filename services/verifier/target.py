@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from dartspec.services.verifier.attention import Plan, Segment, attend, plan
 from dartspec.services.verifier.kv_cache import KVCache, KVPool
-from dartspec.services.verifier.linear import TARGET_STEPS, Matrix, Rows, kernel_rows, linear
+from dartspec.services.verifier.linear import TARGET_STEPS, Matrix, Rows, kernel_rows, linear, pad_rows
 from dartspec.services.verifier.packing import to_device
 from dartspec.services.verifier.target_config import TargetConfig
 
@@ -140,10 +140,12 @@ class Target:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [rows, H] before the final norm -> logits [rows, V] in the target's dtype."""
-        rows = len(hidden)
-        spare = kernel_rows(rows, TARGET_STEPS) - rows if self.device.type == "cpu" and not self.invariant else 0
-        taken = F.pad(hidden, (0, 0, 0, spare)) if spare else hidden
-        return self._linear(self._norm(taken, self.norm), self.lm_head, None)[:rows]
+        taken = pad_rows(hidden, self.rows_to_take(len(hidden)))
+        return self._linear(self._norm(taken, self.norm), self.lm_head, None)[: len(hidden)]
+
+    def rows_to_take(self, rows: int) -> int:
+        """How many rows products shall have instead, so that a processor has few kernels to compile."""
+        return kernel_rows(rows, TARGET_STEPS) if self.device.type == "cpu" and not self.invariant else rows
 
     def host_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`logits` on the host; a device copies them into memory that it reaches directly."""

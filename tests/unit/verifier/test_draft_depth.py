@@ -81,9 +81,7 @@ def test_classes_of_concurrency_are_apart() -> None:
 
 def test_what_nobody_drafted_for_is_not_learned_from() -> None:
     drafts = DraftDepth(8, 0.1)
-    drafts.observe(
-        16, [chain(0.5)], ROUND_MS, NODE_MS, 1.0
-    )  # a class that never drafted: the trees are of a client's own
+    drafts.observe(16, [chain(0.5)], ROUND_MS, NODE_MS, 1.0)  # nobody drafted: it is a client's own tree
     before = drafts.offsets(16, lambda: 4.0)
     drafts.observe(16, [], ROUND_MS, NODE_MS, 1.0)
     assert drafts.offsets(16, lambda: 59.0) == before == 4
