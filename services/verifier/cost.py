@@ -12,14 +12,16 @@ from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
 
-# Rows of a pass that are measured; what lies between is interpolated.
-ROWS = (1, 2, 3, 5, 9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257)
+# Rows of a pass that are measured; what lies between is interpolated. Products take these numbers as they are, others
+# beyond 32 are rounded up (`linear.TARGET_STEPS`).
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 # Contexts beyond the first, and the rows that are measured there: attention alone differs, which is smooth.
 CONTEXTS = (1024, 4096, 16384)
-FEWER_ROWS = (1, 9, 33, 129)
-REPEATS = 3
-# A pass that takes longer is repeated once at most: what disturbs it is a small share of it.
-LONG_MS = 100.0
+FEWER_ROWS = (1, 8, 32, 128)
+# Times that a pass is measured, by what it takes at most: what disturbs it is a smaller share of a longer one.
+# (SmolLM2 on two avx512_bf16 cores, six tables in turns: one row took 16 to 23 ms as the least of three, 16 to 19 as
+# that of seven, and start 1.2 s longer.)
+REPEATS = ((40.0, 7), (100.0, 3), (np.inf, 2))
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,11 @@ class CostTable:
 
 
 def least_ms(sizes: Sequence[int], run_rows: Callable[[int], None]) -> list[float]:
-    """Milliseconds of ``run_rows(n)``, a pass of n rows, for each size. The least of a few runs: noise only adds."""
+    """Milliseconds of ``run_rows(n)``, a pass of n rows, for each size. The least of some runs: noise only adds."""
     best = [np.inf] * len(sizes)
-    for repeat in range(REPEATS):
+    for repeat in range(REPEATS[0][1]):
         for index, rows in enumerate(sizes):
-            if repeat >= 2 and best[index] > LONG_MS:
+            if repeat and repeat >= next(repeats for most, repeats in REPEATS if best[index] <= most):
                 continue
             begin = time.perf_counter()
             run_rows(rows)

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from dartspec.services.common.types import Sampling
 from dartspec.services.verifier import draw_kernel, noise
 from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, candidates, lowered
+from dartspec.services.verifier.draw_kernel import FAR, MARGIN_LIMIT
 from dartspec.services.verifier.optional_loop import loop_or_none
 from dartspec.services.verifier.rows import Row, Stored, floats
-
-# A margin below this is exact: tokens that come this close to the winner are never left out of the comparison.
-MARGIN_LIMIT = 0.01
 
 # Tokens of a row that `draw_of_rows` has room for; where more are near the top, the row is drawn from alone.
 _ROOM = 4096
@@ -32,9 +30,8 @@ _OPERATIONS = 64
 # Tokens whose noise is made at once, without a look at which of them can win.
 _FEW = 128
 
-_FAR = 6.0
 _WORD = 0xFFFFFFFF
-_LUCKY = np.uint64(noise.bits_above(_FAR))
+_LUCKY = np.uint64(noise.bits_above(FAR))
 
 
 class Toss(NamedTuple):
@@ -53,7 +50,7 @@ def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
     reach = kept.scores[best] + noise.gumbel_once(int(kept.ids[best]), position, seed) - MARGIN_LIMIT
     alive = kept.where(kept.scores >= lowered(reach - noise.MAX_GUMBEL))
     bits = _noise_bits(alive.ids, position, seed)
-    winners = np.flatnonzero((alive.scores >= lowered(reach - _FAR)) | (bits >= _LUCKY))
+    winners = np.flatnonzero((alive.scores >= lowered(reach - FAR)) | (bits >= _LUCKY))
     return _first(alive.ids[winners], alive.scores[winners], bits[winners])
 
 
@@ -85,16 +82,27 @@ def draw_of_rows(rows: Sequence[Row], tosses: Sequence[Toss]) -> list[tuple[int,
     count, vocab = len(usable), len(rows[usable[0]].stored)
     room = min(_ROOM, vocab)
     addresses = np.array([rows[number].stored.ctypes.data for number in usable], np.int64)
-    levels = [_levels(rows[i].summary.best, rows[i].summary.largest, tosses[i]) for i in usable]
-    words = np.array([_words(toss.position, toss.seed) for toss in map(tosses.__getitem__, usable)], np.uint64)
+    tops = [(*rows[number].summary[:2], max(tosses[number].temperature, COLDEST)) for number in usable]
+    fields = np.array(tops, np.float64)
+    words = np.array([_words(tosses[number].position, tosses[number].seed) for number in usable], np.uint64)
     ids, bits, counts = np.empty((count, room), np.int64), np.empty((count, room), np.uint64), np.empty(count, np.int64)
-    arrays = (addresses, np.array(levels, np.float32), words, ids, bits, counts)
+    logits = np.empty((count, room), np.float32)
+    arrays = (addresses, fields, words, ids, logits, bits, counts)
     loop(count, _OPERATIONS * count * vocab, vocab, room, int(_LUCKY), *(array.ctypes.data for array in arrays))
-    for place, (number, found) in enumerate(zip(usable, counts.tolist(), strict=True)):
-        if found <= room:
-            chosen = ids[place, :found]
-            scores = _floats(rows[number].stored[chosen]).astype(np.float64) / max(tosses[number].temperature, COLDEST)
-            drawn[number] = _first(chosen, scores, bits[place, :found])
+    counts[counts > room] = 0
+    width = max(int(counts.max()), 1)
+    found = np.arange(width) < counts[:, None]
+    scores = np.where(found, logits[:, :width], 0.0).astype(np.float64) / fields[:, 2:]
+    totals = np.where(found, scores + noise.gumbel_of_bits(np.where(found, bits[:, :width], 0)), -np.inf)
+    each, first = np.arange(count), totals.argmax(1)
+    largest = totals[each, first]
+    totals[each, first] = -np.inf
+    with np.errstate(invalid="ignore"):  # of rows without a token, which are not drawn from here
+        margins = (largest - totals.max(1)).tolist()
+    tokens = ids[each, first].tolist()
+    for place, number in enumerate(usable):
+        if counts[place]:
+            drawn[number] = tokens[place], margins[place]
     return drawn
 
 
@@ -112,7 +120,7 @@ def _levels(best: int, largest: float, toss: Toss) -> tuple[float, float]:
     """What a score must reach to win with the largest noise, and with noise that is not rare."""
     temperature = max(toss.temperature, COLDEST)
     reach = largest / temperature + noise.gumbel_once(best, toss.position, toss.seed) - MARGIN_LIMIT
-    return lowered((reach - noise.MAX_GUMBEL) * temperature), lowered((reach - _FAR) * temperature)
+    return lowered((reach - noise.MAX_GUMBEL) * temperature), lowered((reach - FAR) * temperature)
 
 
 def warm_up() -> None:

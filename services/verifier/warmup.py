@@ -10,7 +10,7 @@ from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier import draw
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.attention import Segment
-from dartspec.services.verifier.cost import CONTEXTS, FEWER_ROWS, REPEATS, CostTable, measure
+from dartspec.services.verifier.cost import CONTEXTS, FEWER_ROWS, CostTable, measure
 from dartspec.services.verifier.decoder import Decoder
 from dartspec.services.verifier.invariance import settle
 from dartspec.services.verifier.kv_cache import KVCache, rounded_capacity
@@ -22,12 +22,14 @@ from dartspec.services.verifier.tree import depths, visible_rows
 # Context length at which passes of all sizes are profiled; longer ones are measured at fewer.
 PROFILE_TOKENS = 128
 # Largest pass that is profiled; larger ones cost in proportion.
-PROFILE_ROWS = 257
+PROFILE_ROWS = 256
+# Times that a draft of all offsets is measured, and one of the first alone.
+DRAFTS = 3
 
 
 def positions_needed(max_nodes: int) -> int:
     """KV positions of the sessions that these passes open."""
-    return rounded_capacity(PROFILE_TOKENS + 2 * REPEATS + 2 + max(max_nodes + 1, PROFILE_ROWS))
+    return rounded_capacity(PROFILE_TOKENS + 2 * DRAFTS + 2 + max(max_nodes + 1, PROFILE_ROWS))
 
 
 def warm_up(decoder: Decoder, admission: Admission) -> None:
@@ -52,7 +54,7 @@ def profile(decoder: Decoder, admission: Admission) -> tuple[CostTable, float, f
     times: tuple[list[float], list[float]] = ([], [])
     try:
         table = _cost_table(decoder, admission, session)
-        for turn in range(2 * REPEATS):
+        for turn in range(2 * DRAFTS):
             decoder.verify(session, Tree.empty())
             begin = time.perf_counter()
             decoder.draft([session], 1 if turn % 2 else None)
@@ -110,7 +112,7 @@ def _open(decoder: Decoder, admission: Admission) -> Session:
     vocab_size = decoder.target.config.vocab_size
     length = min(PROFILE_TOKENS, admission.context_length // 2)
     prompt = [token % vocab_size for token in range(length)]
-    sampling = Sampling(temperature=0.0, max_tokens=2 * REPEATS + 2, ignore_eos=True)
+    sampling = Sampling(temperature=0.0, max_tokens=2 * DRAFTS + 2, ignore_eos=True)
     session = admission.open(Open(0, prompt, length, sampling, 0, 0, "warm-up", True, False), decoder)
     while decoder.prefill(session) is None:
         continue

@@ -17,7 +17,7 @@ def test_contexts_are_measured_as_far_as_there_is_memory(
 ) -> None:
     # A context of 256 and the rows behind it need one unit, one of 400 two that lie together at an even place.
     monkeypatch.setattr(warmup, "CONTEXTS", (256, 400, 4096))
-    monkeypatch.setattr(warmup, "PROFILE_ROWS", 129)
+    monkeypatch.setattr(warmup, "PROFILE_ROWS", 128)
     decoder = tiny_decoder()
     decoder.target.pool.limit = units * SLOT_BLOCK
     admission = Admission(8, units * SLOT_BLOCK, 600, MAX_NODES)
