@@ -14,10 +14,11 @@ from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.attention import Segment
 from dartspec.services.verifier.decoder import Decoder, Work
+from dartspec.services.verifier.edits import History
 from dartspec.services.verifier.loader import LoadedTarget
 from dartspec.services.verifier.logprobs import log_normalizer, log_probability
 from dartspec.services.verifier.messages import Open
-from dartspec.services.verifier.sampling import History, choose
+from dartspec.services.verifier.sampling import choose
 from dartspec.services.verifier.session import Session
 
 _RESERVE = 15.0

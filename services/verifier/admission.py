@@ -9,11 +9,11 @@ from dartspec.services.common.errors import InvalidArgument, ResourceExhausted
 from dartspec.services.common.sampling_rules import check_sampling, check_token_ids
 from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.decoder import Decoder
+from dartspec.services.verifier.edits import History
 from dartspec.services.verifier.features import SessionFeatures
 from dartspec.services.verifier.kv_cache import KVCache, rounded_capacity
 from dartspec.services.verifier.messages import Open
 from dartspec.services.verifier.prefix_store import PrefixStore
-from dartspec.services.verifier.sampling import History
 from dartspec.services.verifier.session import Session
 
 RETRY_AFTER_MS = 500

@@ -7,14 +7,11 @@ are and only what may stay is divided.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dartspec.services.common.types import Sampling
-from dartspec.services.verifier.optional_loop import loop_or_none
 from dartspec.services.verifier.serial import exp_in_place
 
 Scores = NDArray[np.float32] | NDArray[np.float64]
@@ -22,15 +19,8 @@ Scores = NDArray[np.float32] | NDArray[np.float64]
 # A quotient by less could overflow; at this temperature the choice is the argmax already, to any precision.
 COLDEST = 1e-300
 
-# Below, differences of scores divided by it leave float32's range.
-_COLD = 1e-3
-# From here on what is left out is so little that all digits of the total count.
-_NEARLY_ALL = 0.999
-
 _COLUMNS = 1024
 _FEW = 1024
-# A token's, in the compiled sum.
-_OPERATIONS = 30
 _TOP_P_SHARES = (1e-3, 1e-4, 1e-5)
 
 
@@ -120,13 +110,8 @@ def _floor(scores: Scores, count: int) -> float:
 def _nucleus(scores: Scores, temperature: float, top_p: float) -> NDArray[np.int64]:
     """Places of the largest scores that together have ``top_p`` of the probability, rising; of equals the first."""
     highest = float(scores.max())
-    compiled = scores.dtype == np.float32 and temperature > _COLD and top_p < _NEARLY_ALL
-    loop = _loop() if compiled else None
     # Few tokens are weighed and sorted; only rounding can ask for more.
-    if loop is None:
-        likely, total = _likely(scores, highest, temperature, top_p)
-    else:
-        likely, total = _likely_by(loop, scores, highest, temperature, top_p)
+    likely, total = _likely(scores, highest, temperature, top_p)
     order = np.argsort(-scores[likely], kind="stable")
     weights = _weights(scores[likely[order]], highest, temperature)
     count = int(np.searchsorted(np.cumsum(weights), top_p * total, side="left")) + 1
@@ -155,24 +140,3 @@ def _likely(scores: Scores, highest: float, temperature: float, top_p: float) ->
         if weights[likely].sum() >= top_p * total:
             return likely, total
     return np.flatnonzero(weights), total
-
-
-def _likely_by(
-    loop: Any, scores: Scores, highest: float, temperature: float, top_p: float
-) -> tuple[NDArray[np.int64], float]:
-    """The same by a loop: the sum is right to a few parts in a million."""
-    row, fields = np.ascontiguousarray(scores), np.array([highest, 1.0 / temperature, top_p, 0.0], np.float32)
-    address, ids, count = np.array([row.ctypes.data]), np.empty(len(row), np.int64), np.empty(1, np.int64)
-    arrays = (address, fields, ids, count)
-    loop(1, _OPERATIONS * len(row), len(row), *(array.ctypes.data for array in arrays))
-    return ids[: int(count[0])], float(fields[-1])
-
-
-@cache
-def _loop() -> Any:
-    def make() -> Any:
-        from dartspec.services.verifier.nucleus_loop import nucleus_loop
-
-        return nucleus_loop()
-
-    return loop_or_none(make, "tokens are weighed for top-p")

@@ -13,10 +13,10 @@ from dartspec.services.common.types import Int32, Proposals, TopTokens, Tree
 from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.attention import Segment, causal_rows
 from dartspec.services.verifier.commit import Kept, draft_input, keep
-from dartspec.services.verifier.draw import Toss, draw_of_rows
+from dartspec.services.verifier.draw_together import Drawn, Toss, draw_of_rows
 from dartspec.services.verifier.logprobs import log_probability, top_tokens
 from dartspec.services.verifier.rows import LogitRows
-from dartspec.services.verifier.sampling import choose_with_margin, draws_from_whole_row
+from dartspec.services.verifier.sampling import choose_with_margin, toss_of
 from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.target import Target
@@ -145,16 +145,15 @@ def _rows_with_logits(work: Work, start: int) -> range:
     return range(start + work.rows - 1, start + work.rows) if work.rows == work.session.prompt_left else range(0)
 
 
-def _drawn_together(choosing: Sequence[tuple[int, Work]], table: LogitRows) -> dict[int, tuple[int, float]]:
-    """By row of the table, the first draws of all sessions that draw from whole rows: together they take less time."""
+def _drawn_together(choosing: Sequence[tuple[int, Work]], table: LogitRows) -> dict[int, Drawn]:
+    """By row of the table, the first draws of all sessions that draw: together they take less time."""
     rows: dict[int, Toss] = {}
     for first, work in choosing:
         session = work.session
         sampling, seed = session.opened.sampling, session.opened.seed
-        if draws_from_whole_row(sampling, session.history, table.vocab):
-            rows[first] = Toss(sampling.temperature, _first_position(work), seed)
-    if len(rows) < 2:
-        return {}
+        toss = toss_of(table[first], _first_position(work), session.history, sampling, seed, session.enders)
+        if toss is not None:
+            rows[first] = toss
     drawn = draw_of_rows([table[first] for first in rows], list(rows.values()))
     return {first: found for first, found in zip(rows, drawn, strict=True) if found is not None}
 
@@ -164,7 +163,7 @@ def _first_position(work: Work) -> int:
     return work.session.n + (work.rows or 1)
 
 
-def _chosen(work: Work, table: LogitRows, first: int, drawn: tuple[int, float] | None) -> Commit | None:
+def _chosen(work: Work, table: LogitRows, first: int, drawn: Drawn | None) -> Commit | None:
     """What the rows of one session's work, from ``first`` of the table on, choose; None: more of its prompt is left."""
     if work.rows and work.rows < work.session.prompt_left:
         return None
@@ -179,7 +178,7 @@ def _choose(
     table: LogitRows,
     first: int,
     first_position: int,
-    drawn: tuple[int, float] | None,
+    drawn: Drawn | None,
 ) -> Commit:
     """Walk the tree, whose root has row ``first`` of the table; what is chosen goes to the session's tokens, too.
 

@@ -7,39 +7,19 @@ their top: logarithms are taken of the few that remain.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any, NamedTuple
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from dartspec.services.common.types import Sampling
 from dartspec.services.verifier import draw_kernel, noise
-from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, candidates, lowered
+from dartspec.services.verifier.candidates import COLDEST, Candidates, Scores, at_least, lowered
 from dartspec.services.verifier.draw_kernel import FAR, MARGIN_LIMIT
-from dartspec.services.verifier.optional_loop import loop_or_none
-from dartspec.services.verifier.rows import Row, Stored, floats
-
-# Tokens of a row that `draw_of_rows` has room for; where more are near the top, the row is drawn from alone.
-_ROOM = 4096
-# A row's operations a token: most of them noise.
-_OPERATIONS = 64
+from dartspec.services.verifier.rows import Stored, floats
 
 # Tokens whose noise is made at once, without a look at which of them can win.
 _FEW = 128
 
 _WORD = 0xFFFFFFFF
-_LUCKY = np.uint64(noise.bits_above(FAR))
-
-
-class Toss(NamedTuple):
-    """What a draw over a whole row depends on besides its logits."""
-
-    temperature: float
-    position: int
-    seed: int
+LUCKY = np.uint64(noise.bits_above(FAR))
 
 
 def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
@@ -50,76 +30,28 @@ def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
     reach = kept.scores[best] + noise.gumbel_once(int(kept.ids[best]), position, seed) - MARGIN_LIMIT
     alive = kept.where(kept.scores >= lowered(reach - noise.MAX_GUMBEL))
     bits = _noise_bits(alive.ids, position, seed)
-    winners = np.flatnonzero((alive.scores >= lowered(reach - FAR)) | (bits >= _LUCKY))
+    winners = np.flatnonzero((alive.scores >= lowered(reach - FAR)) | (bits >= LUCKY))
     return _first(alive.ids[winners], alive.scores[winners], bits[winners])
 
 
 def draw_of_row(scores: Scores | Stored, best: int, temperature: float, position: int, seed: int) -> tuple[int, float]:
     """As `draw` over a whole row, undivided: [V] with minus infinity where a token was removed; its argmax."""
-    floor, near = _levels(best, float(_floats(scores[best : best + 1])[0]), Toss(temperature, position, seed))
+    floor, near = _levels(best, float(_floats(scores[best : best + 1])[0]), temperature, position, seed)
     if draw_kernel.survivors is None:
         ids, bits = _survivors(_floats(scores), floor, near, position, seed)
     else:
         ids, bits = np.empty(len(scores), np.int64), np.empty(len(scores), np.uint64)
         kind = np.float64 if scores.dtype == np.float64 else np.float32
         levels = (kind(floor), kind(near))
-        count = draw_kernel.survivors(scores, *levels, np.uint32(_LUCKY), *_words(position, seed), ids, bits)
+        count = draw_kernel.survivors(scores, *levels, np.uint32(LUCKY), *key_words(position, seed), ids, bits)
         ids, bits = ids[:count], bits[:count]
     return _first(ids, _floats(scores[ids]).astype(np.float64) / max(temperature, COLDEST), bits)
 
 
-def draw_of_rows(rows: Sequence[Row], tosses: Sequence[Toss]) -> list[tuple[int, float] | None]:
-    """`draw_of_row` of rows of the same vocabulary, all at once; None for those that are to be drawn from alone.
-
-    That is all of them where nothing is compiled; those with a NaN or no logit above minus infinity, and those with
-    very many tokens near the top.
-    """
-    drawn: list[tuple[int, float] | None] = [None] * len(rows)
-    usable = [number for number, row in enumerate(rows) if -np.inf < row.summary.largest < np.inf]
-    loop = _loop(rows[usable[0]].stored.dtype == np.uint16) if usable else None
-    if loop is None:
-        return drawn
-    count, vocab = len(usable), len(rows[usable[0]].stored)
-    room = min(_ROOM, vocab)
-    addresses = np.array([rows[number].stored.ctypes.data for number in usable], np.int64)
-    tops = [(*rows[number].summary[:2], max(tosses[number].temperature, COLDEST)) for number in usable]
-    fields = np.array(tops, np.float64)
-    words = np.array([_words(tosses[number].position, tosses[number].seed) for number in usable], np.uint64)
-    ids, bits, counts = np.empty((count, room), np.int64), np.empty((count, room), np.uint64), np.empty(count, np.int64)
-    logits = np.empty((count, room), np.float32)
-    arrays = (addresses, fields, words, ids, logits, bits, counts)
-    loop(count, _OPERATIONS * count * vocab, vocab, room, int(_LUCKY), *(array.ctypes.data for array in arrays))
-    counts[counts > room] = 0
-    width = max(int(counts.max()), 1)
-    found = np.arange(width) < counts[:, None]
-    scores = np.where(found, logits[:, :width], 0.0).astype(np.float64) / fields[:, 2:]
-    totals = np.where(found, scores + noise.gumbel_of_bits(np.where(found, bits[:, :width], 0)), -np.inf)
-    each, first = np.arange(count), totals.argmax(1)
-    largest = totals[each, first]
-    totals[each, first] = -np.inf
-    with np.errstate(invalid="ignore"):  # of rows without a token, which are not drawn from here
-        margins = (largest - totals.max(1)).tolist()
-    tokens = ids[each, first].tolist()
-    for place, number in enumerate(usable):
-        if counts[place]:
-            drawn[number] = tokens[place], margins[place]
-    return drawn
-
-
-@cache
-def _loop(short: bool) -> Any:
-    def make() -> Any:
-        from dartspec.services.verifier.draw_loop import draw_loop
-
-        return draw_loop(torch.bfloat16 if short else torch.float32)
-
-    return loop_or_none(make, "rows are drawn from one by one,")
-
-
-def _levels(best: int, largest: float, toss: Toss) -> tuple[float, float]:
+def _levels(best: int, largest: float, temperature: float, position: int, seed: int) -> tuple[float, float]:
     """What a score must reach to win with the largest noise, and with noise that is not rare."""
-    temperature = max(toss.temperature, COLDEST)
-    reach = largest / temperature + noise.gumbel_once(best, toss.position, toss.seed) - MARGIN_LIMIT
+    temperature = max(temperature, COLDEST)
+    reach = largest / temperature + noise.gumbel_once(best, position, seed) - MARGIN_LIMIT
     return lowered((reach - noise.MAX_GUMBEL) * temperature), lowered((reach - FAR) * temperature)
 
 
@@ -129,16 +61,13 @@ def warm_up() -> None:
     draw_of_row(np.zeros(8, np.float64), 0, 1.0, 0, 0)
     draw_of_row(np.zeros(8, np.uint16), 0, 1.0, 0, 0)
     draw(Candidates(np.arange(8), np.zeros(8)), 0, 0)
-    _loop(short=True)
-    _loop(short=False)
-    candidates(np.zeros(8, np.float32), Sampling(1.0, 1, top_p=0.5))
 
 
 def _floats(scores: Scores | Stored) -> Scores:
     return scores if scores.dtype == np.float64 else floats(scores)  # type: ignore[arg-type, return-value]
 
 
-def _words(position: int, seed: int) -> tuple[np.uint64, np.uint64, np.uint64]:
+def key_words(position: int, seed: int) -> tuple[np.uint64, np.uint64, np.uint64]:
     """Position and the two halves of the seed as the kernels take them."""
     return np.uint64(position & _WORD), np.uint64(seed & _WORD), np.uint64(seed >> 32)
 
@@ -147,7 +76,7 @@ def _noise_bits(tokens: NDArray[np.int64], position: int, seed: int) -> noise.UI
     if draw_kernel.noise_bits is None:
         return noise.noise_bits(tokens, position, seed)
     bits = np.empty(len(tokens), np.uint64)
-    draw_kernel.noise_bits(tokens, *_words(position, seed), bits)
+    draw_kernel.noise_bits(tokens, *key_words(position, seed), bits)
     return bits
 
 
@@ -164,7 +93,7 @@ def _survivors(
     words = noise.philox(groups, position, seed)
     likely = at_least(scores, near)
     places = 4 * np.searchsorted(groups, likely >> 2) + (likely & 3)
-    lucky = np.flatnonzero(_largest_word(words) >= _LUCKY)
+    lucky = np.flatnonzero(_largest_word(words) >= LUCKY)
     places = _distinct(np.concatenate([places, *(4 * lucky + lane for lane in range(4))]))
     ids = 4 * groups[places >> 2] + (places & 3)
     real = ids < vocab

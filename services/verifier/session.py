@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from dartspec.services.common.types import Proposals
 from dartspec.services.draft.cache import HeadCache
+from dartspec.services.verifier.edits import History
 from dartspec.services.verifier.features import SessionFeatures
 from dartspec.services.verifier.gain import Gain
 from dartspec.services.verifier.kv_cache import KVCache
 from dartspec.services.verifier.messages import Finish, Open, Verify
-from dartspec.services.verifier.sampling import History
 
 
 @dataclass

@@ -6,14 +6,11 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from dartspec.services.verifier import draw as draw_module
 from dartspec.services.verifier import draw_kernel
 from dartspec.services.verifier.candidates import Candidates
-from dartspec.services.verifier.draw import MARGIN_LIMIT, Toss, draw, draw_of_row, draw_of_rows
+from dartspec.services.verifier.draw import MARGIN_LIMIT, draw, draw_of_row
 from dartspec.services.verifier.noise import gumbel
-from dartspec.services.verifier.rows import LogitRows
 
 
 def assert_margin(margin: float, totals: np.ndarray) -> None:
@@ -30,7 +27,6 @@ def assert_margin(margin: float, totals: np.ndarray) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to go through a row."""
     if request.param == "numpy":
-        monkeypatch.setattr(draw_module, "_loop", lambda short: None)
         monkeypatch.setattr(draw_kernel, "survivors", None)
         monkeypatch.setattr(draw_kernel, "noise_bits", None)
     else:
@@ -71,35 +67,3 @@ def test_the_pruned_argmax_is_the_full_argmax_of_a_large_vocabulary(scale: float
         ):
             assert got == int(np.argmax(totals))
             assert_margin(margin, totals)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("vocab", [5, 999, 20_003])
-def test_rows_drawn_together_are_drawn_as_they_are_alone(
-    vocab: int, dtype: torch.dtype, request: pytest.FixtureRequest
-) -> None:
-    generator = torch.Generator().manual_seed(vocab)
-    scales = torch.tensor([0.0, 0.1, 1.0, 5.0, 30.0, 2.0, 2.0, 2.0])[:, None]
-    logits = (scales * torch.randn(8, vocab, generator=generator)).to(dtype)
-    logits[5, vocab // 2] = math.nan
-    logits[6] = -math.inf
-    logits[7, ::2] = -math.inf
-    table = LogitRows(logits, range(8))
-    for case in range(20):
-        tosses = [Toss((0.3, 1.0, 7.0, 1e-9)[(case + row) % 4], 100 * case + row, 2**40 + case) for row in range(8)]
-        found = draw_of_rows([table[row] for row in range(8)], tosses)
-        for row, (got, toss) in enumerate(zip(found, tosses, strict=True)):
-            values = logits[row].double().numpy()
-            if row in (5, 6) or request.node.callspec.params["way"] == "numpy":
-                assert got is None
-                continue
-            # Where scores hardly differ, thousands of a large vocabulary come near the top.
-            assert (got is not None) or (scales[row] < 4 * toss.temperature and vocab > 10_000)
-            if got is not None:
-                totals = values / toss.temperature + gumbel(np.arange(vocab), toss.position, toss.seed)
-                assert got[0] == int(np.argmax(totals))
-                assert got == draw_of_row(table[row].stored, table[row].summary.best, *toss)
-
-
-def test_no_rows_are_drawn_from() -> None:
-    assert draw_of_rows([], []) == []

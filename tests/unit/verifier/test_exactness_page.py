@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from dartspec.services.verifier import attention, draw, kv_cache, linear, noise, sampling
-from dartspec.services.verifier.sampling import History, processed
+from dartspec.services.verifier.edits import History
+from dartspec.services.verifier.sampling import processed
 from dartspec.services.verifier.tree import check_tree
 
 from .worked_example import (

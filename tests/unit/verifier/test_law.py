@@ -18,7 +18,8 @@ from scipy import stats
 
 from dartspec.services.common.types import Float32, Sampling, Tree
 from dartspec.services.verifier import noise
-from dartspec.services.verifier.sampling import History, choose
+from dartspec.services.verifier.edits import History
+from dartspec.services.verifier.sampling import choose
 from dartspec.services.verifier.tree import walk
 
 from .naive_noise import naive_philox

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dartspec.services.common.types import Sampling, Tree
+from dartspec.services.verifier.edits import History
 from dartspec.services.verifier.noise import gumbel
-from dartspec.services.verifier.sampling import History, choose, processed
+from dartspec.services.verifier.sampling import choose, processed
 from dartspec.services.verifier.tree import Walk, walk
 
 # Raw logits of the next token, by the last one.

@@ -1,0 +1,116 @@
+"""Rows drawn from together: each is drawn as the mathematics says, and as it is alone, to the last bit."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from dartspec.services.common.types import Sampling
+from dartspec.services.verifier import draw_together
+from dartspec.services.verifier.draw import MARGIN_LIMIT
+from dartspec.services.verifier.draw_together import Toss, draw_of_rows
+from dartspec.services.verifier.edits import UNEDITED, History
+from dartspec.services.verifier.noise import gumbel
+from dartspec.services.verifier.rows import LogitRows
+from dartspec.services.verifier.sampling import FEW_TOKENS, choose_with_margin, toss_of
+
+from .naive_sampling import naive_processed
+
+NONE: frozenset[int] = frozenset()
+SCALES = (0.1, 1.0, 3.0, 5.0, 10.0, 30.0)
+
+
+def random_sampling(rng: random.Random, vocab: int) -> Sampling:
+    """Parameters of all kinds; each of them is off in about half of the cases."""
+    token = range(vocab)
+    return Sampling(
+        temperature=rng.choice([0.3, 0.8, 1.0, 2.0]),
+        max_tokens=9,
+        top_k=rng.choice([0, 0, 1, 5, 50, 2000]),
+        top_p=rng.choice([1.0, 1.0, 0.95, 0.5, 0.01]),
+        min_p=rng.choice([0.0, 0.0, 0.05, 0.7]),
+        repetition_penalty=rng.choice([1.0, 1.0, 1.3]),
+        presence_penalty=rng.choice([0.0, 0.0, 0.7]),
+        frequency_penalty=rng.choice([0.0, 0.0, -0.4]),
+        logit_bias=rng.choice([{}, {}, {rng.choice(token): 30.0, 0: -5.0}]),
+        banned_token_ids=rng.choice([(), (), (rng.choice(token), 1)]),
+        min_tokens=rng.choice([0, 0, 100]),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab", [130, 999, 20_003])
+def test_rows_are_drawn_as_the_naive_twin_says_and_as_they_are_alone(vocab: int, dtype: torch.dtype) -> None:
+    generator, rng = torch.Generator().manual_seed(vocab), random.Random(vocab)
+    logits = (torch.tensor(SCALES)[:, None] * torch.randn(len(SCALES), vocab, generator=generator)).to(dtype)
+    table = LogitRows(logits, range(len(SCALES)))
+    rows = [table[number] for number in range(len(SCALES))]
+    drawn_together = 0
+    for case in range(4 if vocab > 10_000 else 40):
+        samplings = [random_sampling(rng, vocab) for _ in rows]
+        prompts = [rng.choices(range(vocab), k=20) for _ in rows]
+        answers = [rng.choices(range(vocab), k=12) for _ in rows]
+        enders = frozenset(rng.sample(range(vocab), 2))
+        tosses = []
+        for number, row in enumerate(rows):
+            history = History.of(prompts[number], answers[number])
+            toss = toss_of(row, 50 + case, history, samplings[number], number, enders)
+            assert toss is not None
+            tosses.append(toss)
+        found = draw_of_rows(rows, tosses)
+        for number, got in enumerate(found):
+            history = History.of(prompts[number], answers[number])
+            arguments = (50 + case, history, samplings[number], number, enders)
+            alone = choose_with_margin(rows[number], *arguments)
+            values = logits[number].float().tolist()
+            expected = naive_processed(values, prompts[number], answers[number], samplings[number], enders)
+            ids = np.array(sorted(expected))
+            totals = np.array([expected[token] for token in ids.tolist()]) + gumbel(ids, 50 + case, number)
+            assert alone[0] == ids[totals.argmax()], samplings[number]
+            gap = math.inf if len(totals) == 1 else float(np.diff(np.sort(totals)[-2:])[0])
+            if min(alone[1], gap) < MARGIN_LIMIT:
+                assert alone[1] == pytest.approx(gap, abs=1e-9)
+            if got is not None:
+                drawn_together += 1
+                assert got == alone
+    assert drawn_together > 15
+
+
+def test_what_compiled_code_cannot_draw_from_is_left_to_others() -> None:
+    vocab, plain = 20_000, Sampling(1.0, 9)
+    logits = torch.randn(6, vocab, generator=torch.Generator().manual_seed(3))
+    logits[0, 7] = math.nan
+    logits[1] = -math.inf
+    logits[2] = 0.0  # far more tokens near the top than there is room for
+    table = LogitRows(logits, range(6))
+    cold, nearly_all = Sampling(1e-9, 9), Sampling(1.0, 9, top_p=0.9999)
+    samplings = [plain, plain, plain, cold, nearly_all, Sampling(1.0, 9, top_k=3)]
+    tosses = [Toss(sampling, 5, 1, UNEDITED) for sampling in samplings]
+    found = draw_of_rows([table[row] for row in range(6)], tosses)
+    assert [got is None for got in found] == [True] * 5 + [False]
+    # Nor from a row whose tokens have all been banned.
+    banned = toss_of(table[5], 5, History(), Sampling(1.0, 9, banned_token_ids=tuple(range(vocab))), 1, NONE)
+    assert banned is not None
+    assert draw_of_rows([table[5]], [banned]) == [None]
+    assert toss_of(table[5], 5, History(), Sampling(1.0, 9, allowed_token_ids=(3,)), 1, NONE) is None
+    assert toss_of(table[5], 5, History(), Sampling(0.0, 9), 1, NONE) is None
+    few = LogitRows(logits[5:, : FEW_TOKENS - 1].contiguous(), [0])
+    assert toss_of(few[0], 5, History(), plain, 1, NONE) is None
+
+
+def test_without_compiled_code_nothing_is_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LogitRows(torch.randn(1, 500, generator=torch.Generator().manual_seed(3)), [0])
+    toss = Toss(Sampling(1.0, 9), 5, 1, UNEDITED)
+    (compiled,) = draw_of_rows([table[0]], [toss])
+    assert compiled is not None, "numba is part of the verifier's packages"
+    monkeypatch.setattr(draw_together, "_loop", lambda short: None)
+    assert draw_of_rows([table[0]], [toss]) == [None]
+    assert choose_with_margin(table[0], 5, History(), Sampling(1.0, 9), 1, NONE)[0] == compiled[0]
+
+
+def test_no_rows_are_drawn_from() -> None:
+    assert draw_of_rows([], []) == []
