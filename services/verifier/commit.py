@@ -25,10 +25,10 @@ class Kept:
 
 @dataclass
 class _Writes:
-    """Rows of features by where they go in the memory of one region."""
+    """Rows of features by where they go in the memory of one region: pairs of place and row of the pass."""
 
-    waiting: list[tuple[int, int, int]]  # slot's first unit, place, row of the pass
-    ends: list[tuple[int, int]]  # block, row of the pass
+    waiting: list[tuple[int, int]]  # places count through all units
+    ends: list[tuple[int, int]]  # place is the block
 
 
 def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None) -> None:
@@ -48,24 +48,31 @@ def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None
     allowed = WAITING_ROWS if most <= WAITING_ROWS else WAITING_ROWS // 2
     for each, store in drafting:
         into = writes.setdefault(store.rows, _Writes([], []))
-        rows = [each.start + row for row in each.rows]
-        first = store.start + each.session.n - len(rows)  # position in the region
+        first, rows = each.start, each.rows
+        position = store.start + each.session.n - len(rows)  # of the first row, in the region
+        until_end = PREFIX_BLOCK - 1 - position % PREFIX_BLOCK
         into.ends += [
-            ((first + at) // PREFIX_BLOCK, row) for at, row in enumerate(rows) if (first + at + 1) % PREFIX_BLOCK == 0
+            ((position + at) // PREFIX_BLOCK, first + rows[at]) for at in range(until_end, len(rows), PREFIX_BLOCK)
         ]
         if store.count + len(rows) > allowed:
-            late.append(_all_but_last(each.session, store.waiting, features[rows[:-1]]))
+            all_but_last = features[[first + row for row in rows[:-1]]]
+            late.append(_all_but_last(each.session, store.waiting, all_but_last))
             rows, store.count = rows[-1:], 0
-        into.waiting += [(store.unit, store.count + at, row) for at, row in enumerate(rows)]
+        place = store.unit * WAITING_ROWS + store.count
+        into.waiting += [(place + at, first + row) for at, row in enumerate(rows)]
         store.count += len(rows)
     if late:
         proposer.append(late)
     for rows_of_region, into in writes.items():
-        unit, place, row = torch.tensor(into.waiting, device=features.device).unbind(1)
-        rows_of_region.waiting[unit, place] = features[row]
-        if into.ends:
-            block, row = torch.tensor(into.ends, device=features.device).unbind(1)
-            rows_of_region.ends[block] = features[row]
+        _write(rows_of_region.waiting.flatten(0, 1), into.waiting, features)
+        _write(rows_of_region.ends, into.ends, features)
+
+
+def _write(memory: torch.Tensor, pairs: Sequence[tuple[int, int]], features: torch.Tensor) -> None:
+    """Rows of features to rows of ``memory``."""
+    if pairs:
+        place, row = torch.tensor(pairs, device=features.device).unbind(1)
+        memory.index_copy_(0, place, features.index_select(0, row))
 
 
 def _all_but_last(session: Session, waiting: torch.Tensor, new: torch.Tensor) -> DraftInput:

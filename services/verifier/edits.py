@@ -99,10 +99,7 @@ def edits(row: Row, history: History, sampling: Sampling, enders: frozenset[int]
         parts.append(history.seen())
     elif sampling.presence_penalty or sampling.frequency_penalty:
         parts.append(_ids(history.generated))
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return UNEDITED
-    ids = np.sort(parts[0]) if len(parts) == 1 else np.unique(np.concatenate(parts))
+    ids = np.unique(np.concatenate(parts))  # requests may name a token twice
     values = floats(row.stored[ids]).astype(np.float64)
     _apply(values, lambda some: np.searchsorted(ids, some), history, sampling, enders)
     return Edits(ids, values)

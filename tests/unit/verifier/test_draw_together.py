@@ -37,7 +37,7 @@ def random_sampling(rng: random.Random, vocab: int) -> Sampling:
         presence_penalty=rng.choice([0.0, 0.0, 0.7]),
         frequency_penalty=rng.choice([0.0, 0.0, -0.4]),
         logit_bias=rng.choice([{}, {}, {rng.choice(token): 30.0, 0: -5.0}]),
-        banned_token_ids=rng.choice([(), (), (rng.choice(token), 1)]),
+        banned_token_ids=rng.choice([(), (), (rng.choice(token), 1, 1)]),
         min_tokens=rng.choice([0, 0, 100]),
     )
 
@@ -78,6 +78,15 @@ def test_rows_are_drawn_as_the_naive_twin_says_and_as_they_are_alone(vocab: int,
                 drawn_together += 1
                 assert got == alone
     assert drawn_together > 15
+
+
+def test_a_token_that_is_banned_twice_is_never_drawn() -> None:
+    logits = torch.randn(1, 500, generator=torch.Generator().manual_seed(3))
+    logits[0, 7] = 40.0
+    row, sampling = LogitRows(logits, [0])[0], Sampling(1.0, 9, banned_token_ids=(7, 7))
+    tosses = [toss_of(row, position, History(), sampling, 1, NONE) for position in range(50)]
+    found = draw_of_rows([row] * 50, [toss for toss in tosses if toss is not None])
+    assert all(got is not None and got[0] != 7 for got in found)
 
 
 def test_what_compiled_code_cannot_draw_from_is_left_to_others() -> None:
