@@ -11,6 +11,8 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
+from dartspec.services.verifier.vector_code import broadcast
+
 # Elements of a vector, whatever the processor's registers hold.
 LANES = 16
 
@@ -36,7 +38,7 @@ def reaching(_, values, first, level):
             integers = ir.VectorType(_I32, LANES)
             wide = builder.shl(builder.zext(found, integers), ir.Constant(integers, [16] * LANES))
             found = builder.bitcast(wide, ir.VectorType(ir.FloatType(), LANES))
-        least = _spread(builder, args[2], found.type)
+        least = broadcast(builder, args[2], found.type)
         if values.dtype == types.uint32:
             reached = builder.icmp_unsigned(">=", found, least)
         else:
@@ -44,9 +46,3 @@ def reaching(_, values, first, level):
         return builder.zext(builder.bitcast(reached, _I16), _I64)
 
     return types.int64(values, first, level), code
-
-
-def _spread(builder, value, vector):
-    """A number in every lane."""
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))

@@ -90,11 +90,6 @@ class LogitRows:
         self._stored = stored(logits)
         self._summaries = dict(zip(wanted, summaries(self._stored, wanted), strict=True))
 
-    @property
-    def vocab(self) -> int:
-        """Tokens of a row."""
-        return self._stored.shape[1]
-
     def __getitem__(self, number: int) -> Row:
         summary = self._summaries.get(number) or summaries(self._stored, [number])[0]
         return Row(self._stored[number], summary)

@@ -86,7 +86,7 @@ def scores(_, queries, keys, out, group, head_dim):
                     found = [_load(builder, column, 4 * _LANES * part, _SCORES) for part in range(_VECTORS)]
                     query = builder.add(queries, builder.mul(element, ir.Constant(_I64, 4)))
                     for head in heads:
-                        spread = _spread(builder, _load(builder, query, 4 * size * head, _FLOAT), _SCORES)
+                        spread = broadcast(builder, _load(builder, query, 4 * size * head, _FLOAT), _SCORES)
                         for part in range(_VECTORS):
                             place = sums[head, part]
                             builder.store(_fused(builder, spread, found[part], builder.load(place)), place)
@@ -110,11 +110,11 @@ def weigh(_, weights, most, total, sums, group, head_dim):
             found = [_load(builder, weights, 4 * (KEYS * head + _LANES * part), _SCORES) for part in range(_VECTORS)]
             before = _load(builder, most, 4 * head, _FLOAT)
             new = _larger(builder, before, _across(builder, found, _larger))
-            shift = _spread(builder, new, _SCORES)
+            shift = broadcast(builder, new, _SCORES)
             made = [_exp(builder, builder.fsub(part, shift)) for part in found]
             for part, values in enumerate(made):
                 _save(builder, values, weights, 4 * (KEYS * head + _LANES * part))
-            fits = _exp(builder, builder.fsub(_spread(builder, before, _SCORES), shift))
+            fits = _exp(builder, builder.fsub(broadcast(builder, before, _SCORES), shift))
             fit = builder.extract_element(fits, ir.Constant(_I32, 0))
             added = _across(builder, made, lambda b, x, y: b.fadd(x, y))
             _save(builder, new, most, 4 * head)
@@ -125,7 +125,7 @@ def weigh(_, weights, most, total, sums, group, head_dim):
                 width = min(_LANES, 1 << (size - at).bit_length() - 1)
                 kind = ir.VectorType(_FLOAT, width)
                 part = _load(builder, sums, 4 * (size * head + at), kind)
-                _save(builder, builder.fmul(part, _spread(builder, fit, kind)), sums, 4 * (size * head + at))
+                _save(builder, builder.fmul(part, broadcast(builder, fit, kind)), sums, 4 * (size * head + at))
                 at += width
         return context.get_dummy_value()
 
@@ -149,7 +149,9 @@ def mix(_, weights, values, ahead, out, group, head_dim, width, kind):
                 words = rows.words(builder, values, ahead, number)
                 value = [part for word in words for part in rows.floats_of(builder, word)]
                 for head in heads:
-                    weight = _spread(builder, _load(builder, weights, 4 * (head * KEYS + number), _FLOAT), rows.vector)
+                    weight = broadcast(
+                        builder, _load(builder, weights, 4 * (head * KEYS + number), _FLOAT), rows.vector
+                    )
                     mixed[head] = [_fused(builder, weight, *pair) for pair in zip(value, mixed[head], strict=True)]
             for head in heads:
                 for part, total in enumerate(mixed[head]):
@@ -270,7 +272,7 @@ def _declared(builder, name, kind, arguments):
     return builder.module.declare_intrinsic(name, (), ir.FunctionType(kind, [kind] * arguments))
 
 
-def _spread(builder, value, vector):
+def broadcast(builder, value, vector):
     """A number in every lane."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
     everywhere = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
