@@ -80,7 +80,7 @@ STOPSIGNAL SIGTERM
 
 FROM environment AS gateway-environment
 COPY --from=wheels /wheels /wheels
-RUN /opt/dartspec/bin/pip install "$(echo /wheels/dartspec-*.whl)[gateway,redis]" \
+RUN /opt/dartspec/bin/pip install /wheels/dartspec_ngram_index-*.whl "$(echo /wheels/dartspec-*.whl)[gateway,redis]" \
     && /opt/dartspec/bin/pip uninstall -y --quiet setuptools pip
 
 FROM base AS gateway

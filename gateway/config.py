@@ -79,6 +79,12 @@ class Settings:
     search_timeout_ms: int = setting(
         50, "Wait so long for a tree, then use the verifier's own chain.", check=between(1, 60_000)
     )
+    relay: str = setting(
+        "auto",
+        "Whether the extension ngram_index carries the streams to verifiers and answers offers itself; auto: where it "
+        "is installed and no TLS is wanted.",
+        choices=("auto", "off"),
+    )
     default_max_tokens: int = setting(
         1024, "Longest answer when a request does not say; the context may leave less.", check=between(1, 2**31 - 1)
     )

@@ -7,6 +7,7 @@ import random
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dartspec.gateway.affinity import PrefixMemory
 from dartspec.gateway.limits import Limits
@@ -19,6 +20,9 @@ from dartspec.gateway.stats import Control
 from dartspec.gateway.steering import Steering
 from dartspec.services.common.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from dartspec.services.common.tls import ClientTls
+
+if TYPE_CHECKING:
+    from dartspec.gateway.relay import Relay
 
 RECONCILE_SECONDS = 1.0
 RETRY_AFTER_MS = 1000
@@ -54,14 +58,19 @@ class Fleet:
         rng: random.Random,
         learned: bool = False,
         tls: ClientTls | None = None,
+        relay: Relay | None = None,
     ) -> None:
-        """``learned``: a policy learns which requests of mode auto do better without drafts. ``tls``: to verifiers."""
+        """``learned``: a policy learns which requests of mode auto do better without drafts.
+
+        ``tls``, ``relay``: of the ways to verifiers.
+        """
         self.routing = routing
         self._registry = registry
         self._limits = limits
         self._learned = learned
         self._rng = rng
         self._tls = tls
+        self._relay = relay
         self._turn = 0
         self._prefixes = PrefixMemory()
         self._typical_tokens = FIRST_TYPICAL_TOKENS
@@ -203,7 +212,9 @@ class Fleet:
         for address, record in records.items():
             if address not in self._links:
                 steering = Steering(self._learned)
-                link = VerifierLink(address, self._models, self._limits, self._answered, steering, self._tls)
+                link = VerifierLink(
+                    address, self._models, self._limits, self._answered, steering, self._tls, self._relay
+                )
                 link.held = address in self._held
                 self._links[address] = link
                 self._tasks[address] = asyncio.create_task(link.run())

@@ -9,7 +9,6 @@ from dartspec.gateway.bounds import INTER_TOKEN_BOUNDS
 from dartspec.services.common.histogram import Histogram
 
 if TYPE_CHECKING:
-    from dartspec.gateway.search import Found
     from dartspec.gateway.types import Round
 
 POSITIONS = 32  # depths of accepted tokens that are told apart; what is deeper counts with the last
@@ -72,10 +71,10 @@ class Ledger:
         self.nodes_verified += round.nodes_verified
         self._passed(round, now)
 
-    def searched(self, found: Found) -> None:
+    def searched(self, search_ms: float, *, chain: bool = False) -> None:
         """A tree was searched, or the verifier's chain stood in."""
-        self.search_ms += found.search_ms
-        self.chain_fallbacks += found.tree is None
+        self.search_ms += search_ms
+        self.chain_fallbacks += chain
 
     def delivered(self, round: Round, tokens: int) -> None:
         """This many of the round's tokens were delivered; its accepted candidates come first."""

@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -20,6 +20,7 @@ from dartspec.gateway.hello import say_hello
 from dartspec.gateway.limits import Limits, Stalled
 from dartspec.gateway.model import Model, ModelSource
 from dartspec.gateway.replica_load import ReplicaLoad
+from dartspec.gateway.rounds_call import Answered, DirectCall, Heard, RoundsCall
 from dartspec.gateway.router import Load
 from dartspec.gateway.session import Session
 from dartspec.gateway.steering import Steering
@@ -29,6 +30,9 @@ from dartspec.services.common.channel import open_channel
 from dartspec.services.common.errors import DartspecError, Unavailable
 from dartspec.services.common.tls import ClientTls
 from dartspec.v1 import common_pb2, verifier_pb2, verifier_pb2_grpc
+
+if TYPE_CHECKING:
+    from dartspec.gateway.relay import Relay, RelayedCall
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +56,7 @@ class VerifierLink:
     model: as last described, also while the verifier is down. up: there is a stream. retiring: the registry says that
     it drains, or no longer names it. held: this gateway was told to drain it. tried: set once the first attempt to
     connect has ended. opened: sessions by mode since the start. ``answered`` gets the number of tokens of each session
-    that ends. ``tls``: for the way there.
+    that ends. ``tls``: for the way there. ``relay``: carries the stream in place of this process's own gRPC.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class VerifierLink:
         answered: Callable[[int], None] = lambda tokens: None,
         steering: Steering | None = None,
         tls: ClientTls | None = None,
+        relay: Relay | None = None,
     ) -> None:
         self.address = address
         self.model: Model | None = None
@@ -80,6 +85,8 @@ class VerifierLink:
         self._limits = limits
         self._answered = answered
         self._tls = tls
+        self._relay = relay
+        self._relayed: RelayedCall | None = None
         self._load = ReplicaLoad()
         self._announced: common_pb2.LoadReport | None = None
         self._sessions: dict[int, _Open] = {}
@@ -131,8 +138,12 @@ class VerifierLink:
         """Begin a session. Raises Unavailable when there is no stream."""
         if not self.up:
             raise Unavailable(f"verifier {self.address} is not connected")
-        session = Session(next(self._ids), opening, self._send, self._end)
-        self._sessions[session.id] = _Open(session, opening.mode, session.n)
+        self._guide()
+        session_id = next(self._ids)
+        if self._relayed is not None:
+            self._relayed.follow(session_id, opening.token_ids)
+        session = Session(session_id, opening, self._send, self._end, lambda offers: self._allow(session_id, offers))
+        self._sessions[session_id] = _Open(session, opening.mode, session.n)
         self.opened[opening.mode] += 1
         self._load.sent(opening)
         self.steering.opened(session.id, opening)
@@ -171,7 +182,8 @@ class VerifierLink:
         async with open_channel(self.address, self._tls) as channel:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
             self.model, described = await self._models.fetch(stub)
-            call = stub.Rounds()
+            self._relayed = self._relay.open(self.address) if self._relay is not None else None
+            call = self._relayed or DirectCall(stub.Rounds())
             try:
                 await say_hello(call, described.hello)
                 self.max_sessions = described.max_sessions
@@ -184,6 +196,7 @@ class VerifierLink:
                 call.cancel()
 
     def _connected(self) -> None:
+        self._guide()
         self._outgoing.clear()
         self._wake.clear()
         self._heard_at = self._progress_at = _now()
@@ -191,21 +204,34 @@ class VerifierLink:
         self.tried.set()
         log.info("verifier %s serves %s", self.address, self.model.name if self.model else "")
 
-    async def _read(self, call: Any) -> None:
-        while (response := await call.read()) is not grpc.aio.EOF:
-            self._heard_at = _now()
-            if response.HasField("load"):
-                self._load.reported(response.load, _now())
-            rounds = []
-            for event in response.events:
-                one = self._sessions.get(event.session)
-                if one is not None:
-                    if (round := one.session.deliver(event)) is not None:
-                        rounds.append((event.session, round))
-                    self._judge(one, event)
-            self.steering.heard(rounds, response.load, self._heard_at)
-            self._watch_drift(response.load)
+    async def _read(self, call: RoundsCall) -> None:
+        while (came := await call.read()) is not None:
+            match came:
+                case Heard(response, answering):
+                    self._hear(response, answering)
+                case Answered(sessions, search_ms):
+                    for one in filter(None, map(self._sessions.get, sessions)):
+                        one.session.offer_answered(search_ms)
         raise Unavailable("ended the stream")
+
+    def _hear(self, response: verifier_pb2.RoundsResponse, answering: frozenset[int]) -> None:
+        self._heard_at = _now()
+        if response.HasField("load"):
+            self._load.reported(response.load, _now())
+        rounds = []
+        for event in response.events:
+            one = self._sessions.get(event.session)
+            if one is not None:
+                if (round := one.session.deliver(event, answering=event.session in answering)) is not None:
+                    rounds.append((event.session, round))
+                self._judge(one, event)
+        self.steering.heard(rounds, response.load, self._heard_at)
+        self._watch_drift(response.load)
+        self._guide()
+
+    def _guide(self) -> None:
+        if self._relayed is not None and self.model is not None:
+            self._relayed.guide(self.model)
 
     def _watch_drift(self, load: common_pb2.LoadReport) -> None:
         if self.drift.observe(self._expected_accepted, load.accepted_per_round, load.rounds):
@@ -225,7 +251,7 @@ class VerifierLink:
         else:  # it broke the protocol, and the session ended itself
             self.breaker.failed(self._heard_at)
 
-    async def _write(self, call: Any) -> None:
+    async def _write(self, call: RoundsCall) -> None:
         # Sessions that were woken by one response run before this does, so their commands leave in one message.
         while True:
             await self._wake.wait()
@@ -254,8 +280,14 @@ class VerifierLink:
         self._outgoing.append(command)
         self._wake.set()
 
+    def _allow(self, session_id: int, offers: int) -> None:
+        if self._relayed is not None:
+            self._relayed.allow(session_id, offers)
+
     def _end(self, session: Session, tell_verifier: bool) -> None:
         one = self._sessions.pop(session.id, None)
+        if self._relayed is not None:
+            self._relayed.forget(session.id)
         self.breaker.ended(session)
         self.steering.closed(session.id)
         if one is not None and session.n > one.first_n:

@@ -91,7 +91,10 @@ class _Stream:
 
 
 class NgramClient:
-    """The stream to one service, opened when it is needed. After a failure it rests, longer each time, up to 5 s."""
+    """The stream to one service, opened when it is needed. After a failure it rests, longer each time, up to 5 s.
+
+    relayable: no search has failed since one succeeded, so that searches need not go through here.
+    """
 
     def __init__(self, address: str, tls: ClientTls | None) -> None:
         self.address = address
@@ -99,6 +102,7 @@ class NgramClient:
         self._stub = ngram_pb2_grpc.NgramServiceStub(self._channel)
         self._stream: _Stream | None = None
         self._closed = False
+        self.relayable = True
         self._rest = FIRST_REST_SECONDS
         self._rests_until: dict[str, float] = {}  # by tokenizer: an index may be missing for one and not another
 
@@ -137,9 +141,11 @@ class NgramClient:
         log.log(level, "ngram %s: %s; the verifier's chains stand in", self.address, reason)
         self._rests_until[fingerprint] = now + self._rest
         self._rest = min(2 * self._rest, LAST_REST_SECONDS)
+        self.relayable = False
 
     def succeeded(self, fingerprint: str) -> None:
         """It answered."""
+        self.relayable = True
         if self._rests_until.pop(fingerprint, None) is not None:
             log.info("ngram %s answers again", self.address)
             self._rest = FIRST_REST_SECONDS

@@ -25,11 +25,11 @@ class Offers:
         self._wanted = wanted
         self._begun: asyncio.Future[Found] | None = None
 
-    def heard(self, round: Round) -> None:
-        """A round has come; each is told once, in order."""
+    def heard(self, round: Round, answering: bool) -> None:
+        """A round has come; each is told once, in order. ``answering``: its proposals need no search from here."""
         self._context.extend(round.token_ids)
         self._begun = None
-        if round.proposals is not None and self._wanted():
+        if round.proposals is not None and not answering and self._wanted():
             self._begun = self._begin(round)
 
     async def tree(self, round: Round) -> Found:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dartspec.gateway.config import Settings
 from dartspec.gateway.model import Model
@@ -34,6 +35,14 @@ class Found:
 
     tree: common_pb2.Tree | None
     search_ms: float = 0.0
+
+
+class SearchRoute(NamedTuple):
+    """Where offers can be searched without asking `TreeSearch`: a serialised request without queries, and how long."""
+
+    address: str
+    request: bytes
+    timeout_ms: int
 
 
 @dataclass
@@ -91,6 +100,24 @@ class TreeSearch:
         batch.answers.append(answer)
         return answer
 
+    def route(self, model: Model) -> SearchRoute | None:
+        """The way of all searches for a model, as long as the service to ask first has not failed."""
+        fingerprint = model.tokenizer_fingerprint
+        clients = self._available(fingerprint, asyncio.get_running_loop().time())
+        if not clients or not clients[0].relayable:
+            return None
+        request = ngram_pb2.SearchRequest(tokenizer_fingerprint=fingerprint, params=self._params(model))
+        return SearchRoute(clients[0].address, request.SerializeToString(), self._settings.search_timeout_ms)
+
+    def route_failed(self, address: str, model: Model, reason: str, *, late: bool) -> None:
+        """A search by a `route` failed; the next one is made here. ``late``: the service had its time."""
+        client = self._clients.get(address)
+        if client is None:
+            return
+        client.relayable = False
+        if late:
+            client.failed(model.tokenizer_fingerprint, asyncio.get_running_loop().time(), reason)
+
     async def close(self) -> None:
         """Close the channels."""
         for task in self._tasks:
@@ -117,7 +144,7 @@ class TreeSearch:
     async def _search(self, batch: _Batch) -> ngram_pb2.SearchResponse | None:
         fingerprint = batch.model.tokenizer_fingerprint
         request = ngram_pb2.SearchRequest(
-            tokenizer_fingerprint=fingerprint, params=self._params(batch), queries=batch.queries
+            tokenizer_fingerprint=fingerprint, params=self._params(batch.model, batch.nodes), queries=batch.queries
         )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.search_timeout_ms / 1e3
@@ -139,10 +166,10 @@ class TreeSearch:
             client.failed(fingerprint, loop.time(), f"{len(response.trees)} trees for {len(batch.queries)} queries")
         return None
 
-    def _params(self, batch: _Batch) -> ngram_pb2.SearchParams:
-        settings, model = self._settings, batch.model
+    def _params(self, model: Model, most: int = 0) -> ngram_pb2.SearchParams:
+        settings = self._settings
         # A tree of few nodes needs no wider beam.
-        nodes = min(filter(None, (settings.node_budget, model.max_nodes, batch.nodes)))
+        nodes = min(filter(None, (settings.node_budget, model.max_nodes, most)))
         return ngram_pb2.SearchParams(
             mode=SEARCH_MODES[settings.search],
             score_rule=SCORE_RULES[settings.score_rule],

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dartspec.gateway.admin import AdminServicer, Status
 from dartspec.gateway.api_keys import ApiKeys
@@ -25,6 +26,9 @@ from dartspec.gateway.tracing import Traces
 from dartspec.services.common.server import Server, wait_for_stop_signal
 from dartspec.services.common.tls import ClientTls, ServerTls
 from dartspec.v1 import gateway_pb2_grpc
+
+if TYPE_CHECKING:
+    from dartspec.gateway.relay import Relay
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +53,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
     peers = ClientTls.chosen(settings.peer_ca, settings.peer_cert, settings.peer_key)
     registry = Registry(_static_records(settings), interval=settings.heartbeat_seconds, clock=time.monotonic)
     learned = settings.policy == "learned"
+    search = TreeSearch(registry, settings, peers)
+    relay = _relay(settings, search, peers)
     fleet = Fleet(
         registry,
         routing=settings.routing,
@@ -56,9 +62,9 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         rng=random.Random(),
         learned=learned,
         tls=peers,
+        relay=relay,
     )
     feed = _feed(settings, registry, fleet)
-    search = TreeSearch(registry, settings, peers)
     traces = Traces.to(settings.otel_endpoint)
     generation = Generation(fleet, search, settings, traces)
     keys = ApiKeys.read(settings.api_keys_file)
@@ -85,6 +91,8 @@ async def running(settings: Settings) -> AsyncIterator[Gateway]:
         for task in background:
             task.cancel()
         await asyncio.wait(background)
+        if relay is not None:
+            relay.close()
         await search.close()
         await traces.close()
 
@@ -118,6 +126,17 @@ async def _http(
             exits.push_async_callback(front.stop)
             log.info("OpenAI-style API on %s/v1", url)
         yield url
+
+
+def _relay(settings: Settings, search: TreeSearch, peers: ClientTls | None) -> Relay | None:
+    if settings.relay == "off" or peers is not None:
+        return None
+    try:
+        from dartspec.gateway.relay import Relay
+    except ImportError as error:
+        log.info("rounds go through Python, which makes each a little longer (%s)", error)
+        return None
+    return Relay(search)
 
 
 def _feed(settings: Settings, registry: Registry, fleet: Fleet) -> RegistryFeed | None:

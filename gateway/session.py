@@ -17,7 +17,8 @@ class Session:
     """Made by `VerifierLink.open`. Once closed or failed, commands are dropped and `next_round` raises.
 
     n: position of the pending token. credit: rounds that were asked for and have not come. offered: the last round that
-    came, though perhaps not given out yet, carries proposals. heard: called with each round when it comes.
+    came, though perhaps not given out yet, carries proposals. heard: called with each round when it comes, and whether
+    its proposals are being answered already (`RelayedCall`).
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class Session:
         opening: Opening,
         send: Callable[[verifier_pb2.Command], None],
         end: Callable[[Session, bool], None],
+        allow: Callable[[int], None] = lambda offers: None,
     ) -> None:
         self.id = session_id
         self.credit = 0
@@ -35,12 +37,16 @@ class Session:
         self._kind = RoundKind.OPEN
         self._send = send
         self._end = end
+        self._allow = allow
+        self._allowed = False
+        self._answers: deque[tuple[int, asyncio.Future[float | None]]] = deque()  # not asked for yet
+        self._answering: asyncio.Future[float | None] | None = None
         self._rounds: deque[Round] = deque()
         self._error: DartspecError | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
         self.offered = False
-        self.heard: Callable[[Round], object] = lambda round: None
+        self.heard: Callable[[Round, bool], object] = lambda round, answering: None
         self._ask(1, RoundKind.OPEN, open=_open_command(opening))
 
     def verify(self, tree: common_pb2.Tree | None, *, draft_after: bool) -> None:
@@ -56,6 +62,21 @@ class Session:
             n=self.n + self.credit, steps=steps, draft_after=draft_after, may_offer=may_offer
         )
         self._ask(steps, RoundKind.DECODE, decode=command)
+
+    def allow(self, offers: int) -> None:
+        """Let so many offers be answered with trees before their rounds are given out; needs saying after each."""
+        if offers or self._allowed:
+            self._allowed = bool(offers)
+            self._allow(offers)
+
+    async def answered(self, round: Round) -> float | None:
+        """Milliseconds that the search took for a round whose offer was answered when it came; None for any other.
+
+        To be asked of every round, in order.
+        """
+        if not self._answers or self._answers[0][0] != round.n:
+            return None
+        return await self._answers.popleft()[1]
 
     @property
     def ahead(self) -> int:
@@ -75,8 +96,11 @@ class Session:
         """Free what the verifier holds; may be called again and at any time."""
         self._finish(InternalError("the session is closed"), tell_verifier=True)
 
-    def deliver(self, event: verifier_pb2.Event) -> Round | None:
-        """Take what the verifier sent for this session; the round, if it is one that fits."""
+    def deliver(self, event: verifier_pb2.Event, *, answering: bool = False) -> Round | None:
+        """Take what the verifier sent for this session; the round, if it is one that fits.
+
+        ``answering``: its offer is being answered; `offer_answered` follows.
+        """
         if self._ended:
             return None
         if event.WhichOneof("kind") == "failed":
@@ -98,11 +122,22 @@ class Session:
         self.offered = round.proposals is not None
         self.credit = 0 if self.offered else self.credit - 1
         self._rounds.append(round)
-        self.heard(round)
+        if answering:
+            self._answering = asyncio.get_running_loop().create_future()
+            self._answers.append((round.n, self._answering))
+        self.heard(round, answering)
         if round.finish_reason:
             self._finish(InternalError("the answer is finished"), tell_verifier=False)
         self._wake()
         return round
+
+    def offer_answered(self, search_ms: float | None) -> None:
+        """The tree for the last offer was sent, after a search that took so long; None: there was no tree."""
+        if self._ended:
+            return
+        if search_ms is not None:
+            self._owe(1, RoundKind.VERIFY)
+        self._settle(search_ms)
 
     def expire(self, error: DartspecError) -> None:
         """The request's time is over, whatever the verifier does; it need not go on."""
@@ -126,11 +161,14 @@ class Session:
     def _ask(self, rounds: int, kind: RoundKind, **command: object) -> None:
         if self._ended:
             return
+        self._owe(rounds, kind)
+        self._send(verifier_pb2.Command(session=self.id, **command))  # type: ignore[arg-type]
+
+    def _owe(self, rounds: int, kind: RoundKind) -> None:
         self.offered = False
         self.credit += rounds
         self.asked_at = asyncio.get_running_loop().time()
         self._kind = kind
-        self._send(verifier_pb2.Command(session=self.id, **command))  # type: ignore[arg-type]
 
     def _finish(self, error: DartspecError, *, tell_verifier: bool) -> None:
         if self._ended:
@@ -138,8 +176,13 @@ class Session:
         self._ended = True
         self.credit = 0
         self._error = error
+        self._settle(None)
         self._end(self, tell_verifier)
         self._wake()
+
+    def _settle(self, search_ms: float | None) -> None:
+        if self._answering is not None and not self._answering.done():  # whoever waited may have been cancelled
+            self._answering.set_result(search_ms)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -288,6 +288,50 @@ class Metrics(TypedDict):
     streams: tuple[int, int]
     """Open search streams, and the most of them."""
 
+class Relay:
+    """Rounds streams to verifiers and searches of what they offer, in a thread of their own. Made for one user.
+
+    An offer, which is a round with proposals, is answered with a `verify` of the tree that an ngram service finds, as
+    often as was allowed for its session. Unknown streams and sessions are ignored: they may have ended by themselves.
+    """
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int:
+        """A file descriptor that is readable while something waits to be taken."""
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """What has come since the last time, in order, each with its kind and the number of its stream.
+
+        ("message", stream, data, sessions): a serialised RoundsResponse; offers of the sessions are being answered.
+        ("answered", stream, sessions, search_us): they were told to verify. search_us: in the service, all together.
+        ("unanswered", stream, sessions, code, reason): nothing was sent, for there were no trees; a google.rpc.Code.
+        ("ended", stream, code, message, details): a google.rpc.Code, and a serialised google.rpc.Status or nothing.
+        """
+
+    def open(self, address: str) -> int:
+        """Connect to "host:port" or "unix:/path"; gives the stream's number. A failure is an end of the stream."""
+
+    def send(self, stream: int, message: bytes) -> None:
+        """A serialised RoundsRequest."""
+
+    def close(self, stream: int) -> None:
+        """End a stream; nothing more comes of it."""
+
+    def route(self, stream: int, route: tuple[str, bytes, int] | None) -> None:
+        """Where offers are searched from now on: address, serialised SearchRequest without queries, milliseconds."""
+
+    def follow(self, stream: int, session: int, context: Sequence[int]) -> None:
+        """A session is about to be opened; its last tokens."""
+
+    def allow(self, stream: int, session: int, offers: int) -> None:
+        """Answer so many more offers of a session, whatever was allowed before."""
+
+    def forget(self, stream: int, session: int) -> None:
+        """A session has ended."""
+
+    def stop(self) -> None:
+        """End everything."""
+
 class Server:
     """dartspec.v1.NgramService over indexes for different tokenizers, with health and reflection."""
 

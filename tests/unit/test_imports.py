@@ -39,7 +39,7 @@ ONLY_IN = {
     "torch": {"dartspec.services.draft", "dartspec.services.verifier"},
     "transformers": {"dartspec.services.draft", "dartspec.services.verifier", "dartspec.services.evaluate"},
     "safetensors": {"dartspec.services.draft", "dartspec.services.verifier"},
-    "ngram_index": {"dartspec.services.ngram"},
+    "ngram_index": {"dartspec.services.ngram", "dartspec.gateway.relay"},
     "redis": {"dartspec.services.common.redis_records"},
     "opentelemetry": {"dartspec.gateway.tracing"},
 }

@@ -1,7 +1,7 @@
-//! Memory-mapped n-gram counts and the tree search over them.
+//! Memory-mapped n-gram counts, the tree search over them, and the way of trees between other services.
 //!
 //! The core (`format`, `reader`, `builder`, `import_trie`, `score`, `search`) knows neither Python nor gRPC; `python` is
-//! the only module that names pyo3, `server` the only one that names tonic.
+//! the only module that names pyo3, `server` and `relay` the only ones that name tonic.
 
 mod backing;
 mod bits;
@@ -21,6 +21,8 @@ pub mod progress;
 mod python;
 pub mod reader;
 mod record;
+#[cfg(feature = "server")]
+pub mod relay;
 mod residency;
 mod scatter;
 pub mod score;

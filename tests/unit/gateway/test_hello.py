@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dartspec.gateway.hello import say_hello
+from dartspec.gateway.rounds_call import Heard
 from dartspec.v1 import verifier_pb2
 
 HELLO = verifier_pb2.Hello(protocol=1, sampler="toy")
@@ -25,6 +26,9 @@ class Call:
     async def read(self) -> Any:
         return await self.first
 
+    def cancel(self) -> None:
+        raise AssertionError("the greeting does not end a stream")
+
 
 @pytest.mark.parametrize("steps", range(5))
 async def test_a_cancellation_that_comes_with_the_answer_is_kept(steps: int) -> None:
@@ -32,7 +36,7 @@ async def test_a_cancellation_that_comes_with_the_answer_is_kept(steps: int) -> 
     task = asyncio.create_task(say_hello(call, HELLO))
     for _ in range(5):
         await asyncio.sleep(0)
-    call.first.set_result(verifier_pb2.RoundsResponse(hello=HELLO))
+    call.first.set_result(Heard(verifier_pb2.RoundsResponse(hello=HELLO)))
     for _ in range(steps):
         await asyncio.sleep(0)
     taken = task.cancel()

@@ -34,8 +34,9 @@ async def test_plain_mode_neither_drafts_nor_searches(stack: StackMaker) -> None
     assert verifier.opens[0].plain_only
     ledger = reply.finish.ledger
     assert (ledger.mode, ledger.plain_steps, ledger.dart_rounds) == (gateway_pb2.MODE_PLAIN, 99, 0)
-    # Credit of 32 steps, refilled when half is used: the first refill 16 steps after the first grant.
-    assert verifier.commands["decode"] == 1 + (99 - 16) // 16 + 1
+    # Credit of 32 steps, refilled when half is used: the first refill 16 steps after the first grant. The last one is
+    # for less than is left, and not sent once the end has come.
+    assert verifier.commands["decode"] - (1 + (99 - 16) // 16) in (0, 1)
 
 
 async def test_dart_mode_commits_more_than_one_token_a_round(stack: StackMaker) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dartspec.gateway.ledger import Ledger
-from dartspec.gateway.search import Found
 from dartspec.gateway.types import Round, RoundKind
-from dartspec.v1 import common_pb2
 
 
 def a_round(kind: RoundKind, **fields: float) -> Round:
@@ -15,13 +13,13 @@ def a_round(kind: RoundKind, **fields: float) -> Round:
 def test_sums_and_the_rest() -> None:
     ledger = Ledger(arrived=10.0)
     ledger.opened(a_round(RoundKind.OPEN, draft_ms=2.0, verify_ms=400.0, wait_ms=7.0), now=10.5)
-    ledger.searched(Found(common_pb2.Tree(), search_ms=1.0))
+    ledger.searched(1.0)
     round = a_round(
         RoundKind.VERIFY, accepted=3, nodes_offered=20, nodes_verified=12, draft_ms=2.0, verify_ms=30.0, wait_ms=4.0
     )
     ledger.verified(round, now=10.550)
     ledger.delivered(round, tokens=2)
-    ledger.searched(Found(None))
+    ledger.searched(0.0, chain=True)
     ledger.decoded(a_round(RoundKind.DECODE, verify_ms=20.0, wait_ms=1.0), now=10.600)
     ledger.ended(now=10.7)
     assert (ledger.dart_rounds, ledger.plain_steps, ledger.dart_committed, ledger.accepted) == (1, 1, 4, 3)

@@ -37,7 +37,7 @@ async def test_credit_is_granted_ahead_and_not_asked_for_anew_at_every_step(stac
         reply = await s.generate(mode=gateway_pb2.MODE_AUTO, sampling={"max_tokens": 100})
     assert (verifier.drafts, ngram.batches, verifier.commands["verify"]) == (0, [], 0)
     # As in plain mode: 32 steps, refilled when half is used.
-    assert verifier.commands["decode"] == 1 + (99 - 16) // 16 + 1
+    assert verifier.commands["decode"] - (1 + (99 - 16) // 16) in (0, 1)
     assert "faster" in reply.finish.ledger.mode_reason
 
 

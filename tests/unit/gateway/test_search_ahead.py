@@ -46,7 +46,7 @@ async def test_a_search_begins_when_the_round_comes_behind_all_tokens_before_it(
     offers = Offers((1, 2, 3, 4, 5), MODEL, search, lambda: True)
     last = offer(8, 9, nodes=16)
     for round in (plain(6), plain(7), last):
-        offers.heard(round)
+        offers.heard(round, answering=False)
     assert search.asked == [([6, 7, 8, 9], 16)]
     tree = Found(None, 1.5)
     search.found[0].set_result(tree)
@@ -57,9 +57,9 @@ async def test_a_search_begins_when_the_round_comes_behind_all_tokens_before_it(
 async def test_a_tree_is_that_of_the_last_round() -> None:
     search: Any = Search()
     offers = Offers((1, 2), MODEL, search, lambda: True)
-    offers.heard(offer(3))  # never asked for
+    offers.heard(offer(3), answering=False)  # never asked for
     last = offer(4)
-    offers.heard(last)
+    offers.heard(last, answering=False)
     assert search.asked == [([1, 2, 3], 0), ([1, 2, 3, 4], 0)]
     search.found[0].set_result(Found(None, 1.0))
     search.found[1].set_result(Found(None, 2.0))
@@ -70,7 +70,7 @@ async def test_a_session_that_may_not_draft_searches_only_when_asked_to() -> Non
     search: Any = Search()
     offers = Offers((1,), MODEL, search, lambda: False)
     last = offer(2)
-    offers.heard(last)
+    offers.heard(last, answering=False)
     assert search.asked == []
     asked = asyncio.create_task(offers.tree(last))
     await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 mod build;
 mod index;
 mod load;
+mod relay;
 mod serve;
 mod trees;
 
@@ -83,6 +84,7 @@ fn ngram_index(module: &Bound<PyModule>) -> PyResult<()> {
     module.add_class::<build::Builder>()?;
     module.add_class::<load::Loading>()?;
     module.add_class::<serve::Server>()?;
+    module.add_class::<relay::Relay>()?;
     module.add_function(wrap_pyfunction!(trees::default_weights, module)?)?;
     module.add_function(wrap_pyfunction!(load::pages, module)?)?;
     module.add_function(wrap_pyfunction!(load::resident_bytes, module)?)?;

@@ -1,4 +1,4 @@
-//! The gRPC server over the core, on TCP and Unix sockets at once. The only module that names tonic.
+//! The gRPC server over the core, on TCP and Unix sockets at once.
 //!
 //! A client on a Unix socket must send an `:authority` such as `localhost`: the escaped path that some gRPC libraries
 //! send by default is not one by RFC 3986, and the stream is reset (github.com/hyperium/h2 pull request 487).
