@@ -91,7 +91,15 @@ def _torchs(paths: list[str], torch_directory: Path) -> str | None:
 
 
 # What loops are made of besides their own files; numba looks at those alone.
-_SOURCES = ("loops.py", "static_inputs.py", "vector_code.py", "draw_kernel.py", "draw_vectors.py")
+_SOURCES = (
+    "loops.py",
+    "static_inputs.py",
+    "vector_code.py",
+    "draw_kernel.py",
+    "draw_vectors.py",
+    "shortlist_loop.py",
+    "edits.py",
+)
 SOURCES = crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in _SOURCES))
 # Sums may be reordered and products fused, the same way at every call. Infinities and NaN are kept.
 FAST = {"reassoc", "contract", "nsz"}

@@ -16,7 +16,7 @@ from dartspec.services.common.types import Float32, Sampling
 from dartspec.services.verifier.candidates import Candidates, Scores, candidates, has_filters
 from dartspec.services.verifier.draw import draw, draw_of_row, margin
 from dartspec.services.verifier.draw_together import Drawn, Toss, draw_of_rows
-from dartspec.services.verifier.edits import History, edited, edits, edits_logits
+from dartspec.services.verifier.edits import History
 from dartspec.services.verifier.rows import Row
 
 # Names this algorithm in the Hello of both sides; change it with anything that changes a token.
@@ -41,8 +41,8 @@ def toss_of(
     """What a draw from the row depends on; None when there is no coin, or there are few tokens to choose from."""
     if sampling.temperature == 0.0 or len(row.stored) < FEW_TOKENS:
         return None
-    changes = edits(row, history, sampling, enders)
-    return None if changes is None else Toss(sampling, position, seed, changes)
+    # Where few tokens are allowed, nearly all of the row is changed.
+    return None if sampling.allowed_token_ids else Toss(sampling, position, seed, history.edits(sampling, enders))
 
 
 def choose_with_margin(
@@ -65,7 +65,8 @@ def choose_with_margin(
         (drawn,) = draw_of_rows([row], [toss])
     if drawn is not None:
         return drawn
-    scores = edited(row.values, history, sampling, enders) if edits_logits(sampling, history) else None
+    edits = history.edits(sampling, enders)
+    scores = edits.of(row.values) if edits.any else None
     best = _usable(*(row.summary[:2] if scores is None else _largest(scores)))
     if sampling.temperature == 0.0:
         return best, row.summary.largest - row.summary.runner_up if scores is None else margin(scores, best)
@@ -80,7 +81,8 @@ def processed(logits: Float32, history: History, sampling: Sampling, enders: fro
     At temperature 0 the division and the filters are left out: they never remove the argmax. Tokens with probability
     zero are not in the result, so no coin can choose them. Raises InternalError when the logits hold a NaN.
     """
-    scores = edited(logits, history, sampling, enders) if edits_logits(sampling, history) else logits
+    edits = history.edits(sampling, enders)
+    scores = edits.of(logits) if edits.any else logits
     _usable(*_largest(scores))
     return candidates(scores, sampling)
 

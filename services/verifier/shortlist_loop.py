@@ -1,4 +1,4 @@
-"""Of many rows of logits the tokens that may be chosen, few more, as a compiled loop. A piece is a row."""
+"""Of a row of logits the tokens that may be chosen, few more, as compiled code for `draw_loop.py`."""
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
@@ -6,30 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
-from numba import carray, njit
+from numba import njit
 
 from dartspec.services.verifier.draw_kernel import FAR, MARGIN_LIMIT, survivors, words_of
 from dartspec.services.verifier.draw_vectors import LANES, reaching
-from dartspec.services.verifier.loops import (
-    FAST,
-    SOURCES,
-    Loop,
-    exp,
-    kind_of,
-    larger,
-    lowest_bit,
-    numbers,
-    pointer,
-    take,
-    widened,
-)
-from dartspec.services.verifier.noise import MAX_GUMBEL
+from dartspec.services.verifier.loops import FAST, exp, larger, lowest_bit, widened
+from dartspec.services.verifier.noise import MAX_GUMBEL, bits_above
 
 # Numbers of a row, float64: its argmax and that logit (found anew where logits were edited); the temperature; top-k, 0
-# for none; top-p, 1 for none; min-p, 0 for none; and the sum of all weights exp((logit - largest) / temperature), which
-# is found where top-p alone asks for it.
-BEST, LARGEST, TEMPERATURE, TOP_K, TOP_P, MIN_P, TOTAL, FIELDS = 0, 1, 2, 3, 4, 5, 6, 7
+# for none; top-p, 1 for none; ln of min-p, minus infinity for none; and the sum of all weights
+# exp((logit - largest) / temperature), which is found where top-p alone asks for it.
+BEST, LARGEST, TEMPERATURE, TOP_K, TOP_P, LOG_MIN_P, TOTAL, FIELDS = 0, 1, 2, 3, 4, 5, 6, 7
 
 # The k-th best of the best of so many groups of tokens is a level that k tokens reach, and seldom many more.
 _COLUMNS = 1024
@@ -42,6 +29,8 @@ _NEAR, _NEXT, _THIRD, _FOURTH, _LAST = (np.float32(distance) for distance in _DI
 _SURELY = 1.0 + 1e-5
 _NOTHING, _ZERO, _HALF, _ONE = (np.float32(number) for number in (-np.inf, 0.0, 0.5, 1.0))
 
+_LUCKY = np.uint32(bits_above(FAR))
+
 _words: Any = words_of
 _search: Any = survivors
 
@@ -53,7 +42,7 @@ def _lowered(level):
 
 
 @njit(error_model="numpy", fastmath=FAST)
-def _top(row):
+def top(row):
     """A token with the largest logit, and that."""
     largest = _NOTHING
     for token in range(len(row)):
@@ -140,74 +129,28 @@ def _collect(row, level, ids):
 
 
 @njit(error_model="numpy")
-def _found(row, fields, keys, lucky, ids, bits):
-    """Tokens that may be chosen and their noise bits; their number, or more than there is room for."""
+def shortlist(row, fields, keys, ids, bits):
+    """Tokens that may be chosen, rising, and their noise bits; their number, or more than there is room for.
+
+    fields [FIELDS]; keys: position and both halves of the seed, uint64 [3].
+    """
     largest, temperature = fields[LARGEST], fields[TEMPERATURE]
     if not largest > -np.inf:
         return 0
-    if fields[TOP_K] == 0 and fields[TOP_P] == 1 and fields[MIN_P] == 0:
+    if fields[TOP_K] == 0 and fields[TOP_P] == 1 and fields[LOG_MIN_P] == -np.inf:
         best = np.int64(fields[BEST])
         word = _words(np.uint64(best >> 2), keys[0], keys[1], keys[2])[best & 3]
         reach = largest / temperature - np.log(-np.log((np.float64(word) + 0.5) / 4294967296.0)) - MARGIN_LIMIT
         floor, near = _lowered((reach - MAX_GUMBEL) * temperature), _lowered((reach - FAR) * temperature)
-        return _search(row, floor, near, lucky, keys[0], keys[1], keys[2], ids, bits)
+        return _search(row, floor, near, _LUCKY, keys[0], keys[1], keys[2], ids, bits)
     if fields[TOP_K] > 0:
         level = _lowered(_kth(row, np.int64(fields[TOP_K]), np.float32(largest)))
     elif fields[TOP_P] < 1:
         level = _nucleus(row, fields)
     else:
-        level = _lowered(largest + np.log(fields[MIN_P]) * temperature)
+        level = _lowered(largest + fields[LOG_MIN_P] * temperature)
     found = _collect(row, level, ids)
     for place in range(min(found, len(ids))):
         token = ids[place]
         bits[place] = _words(np.uint64(token >> 2), keys[0], keys[1], keys[2])[token & 3]
     return found
-
-
-def shortlist_loop(dtype: torch.dtype) -> Loop:
-    """The loop for rows of this type.
-
-    Its numbers are: size of the vocabulary, room, and the bits of rare noise; and addresses: of the rows' addresses,
-    int64 [n]; of their numbers, float64 [n, FIELDS]; of position and both halves of the seed, uint64 [n, 3]; of where a
-    row's edits begin, int64 [n + 1]; of edited tokens, rising, int64, and their logits, float64; of what is found: ids,
-    int64 [n, room], their logits, float64 [n, room], noise bits, uint64 [n, room], and counts, int64 [n].
-    """
-    kind, sources = kind_of(dtype), SOURCES
-
-    def shortlist(block):
-        own = numbers(block, 13, sources)
-        vocab, room, lucky, addresses_at, fields_at, keys_at = own[0], own[1], own[2], own[3], own[4], own[5]
-        starts_at, edited_at, values_at = own[6], own[7], own[8]
-        ids_at, logits_at, bits_at, counts_at = own[9], own[10], own[11], own[12]
-        while True:
-            piece = take(block)
-            if piece < 0:
-                return
-            row = carray(pointer(carray(pointer(addresses_at + 8 * piece), 1, np.int64)[0]), vocab, kind)
-            fields = carray(pointer(fields_at + 8 * FIELDS * piece), FIELDS, np.float64)
-            keys = carray(pointer(keys_at + 24 * piece), 3, np.uint64)
-            starts = carray(pointer(starts_at + 8 * piece), 2, np.int64)
-            edit, end = starts[0], starts[1]
-            edited = carray(pointer(edited_at), end, np.int64)
-            values = carray(pointer(values_at), end, np.float64)
-            ids = carray(pointer(ids_at + 8 * room * piece), room, np.int64)
-            logits = carray(pointer(logits_at + 8 * room * piece), room, np.float64)
-            bits = carray(pointer(bits_at + 8 * room * piece), room, np.uint64)
-            if edit == end:
-                found = _found(row, fields, keys, np.uint32(lucky), ids, bits)
-            else:
-                changed = np.empty(vocab, np.float32)
-                for token in range(vocab):
-                    changed[token] = widened(row[token])
-                for each in range(edit, end):
-                    changed[edited[each]] = np.float32(values[each])
-                fields[BEST], fields[LARGEST] = _top(changed)
-                found = _found(changed, fields, keys, np.uint32(lucky), ids, bits)
-            for place in range(min(found, room)):
-                token = ids[place]
-                while edit < end and edited[edit] < token:
-                    edit += 1
-                logits[place] = values[edit] if edit < end and edited[edit] == token else widened(row[token])
-            carray(pointer(counts_at + 8 * piece), 1, np.int64)[0] = found
-
-    return Loop(shortlist)

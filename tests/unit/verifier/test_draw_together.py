@@ -13,7 +13,7 @@ from dartspec.services.common.types import Sampling
 from dartspec.services.verifier import draw_together
 from dartspec.services.verifier.draw import MARGIN_LIMIT
 from dartspec.services.verifier.draw_together import Toss, draw_of_rows
-from dartspec.services.verifier.edits import UNEDITED, History
+from dartspec.services.verifier.edits import History
 from dartspec.services.verifier.noise import gumbel
 from dartspec.services.verifier.rows import LogitRows
 from dartspec.services.verifier.sampling import FEW_TOKENS, choose_with_margin, toss_of
@@ -98,7 +98,7 @@ def test_what_compiled_code_cannot_draw_from_is_left_to_others() -> None:
     table = LogitRows(logits, range(6))
     cold, nearly_all = Sampling(1e-9, 9), Sampling(1.0, 9, top_p=0.9999)
     samplings = [plain, plain, plain, cold, nearly_all, Sampling(1.0, 9, top_k=3)]
-    tosses = [Toss(sampling, 5, 1, UNEDITED) for sampling in samplings]
+    tosses = [Toss(sampling, 5, 1, History().edits(sampling, NONE)) for sampling in samplings]
     found = draw_of_rows([table[row] for row in range(6)], tosses)
     assert [got is None for got in found] == [True] * 5 + [False]
     # Nor from a row whose tokens have all been banned.
@@ -111,14 +111,31 @@ def test_what_compiled_code_cannot_draw_from_is_left_to_others() -> None:
     assert toss_of(few[0], 5, History(), plain, 1, NONE) is None
 
 
+def test_a_sum_that_is_all_but_what_top_p_asks_for_is_left_to_numpy() -> None:
+    # Eight tokens of one logit, so the sum of four is half of all, to the last bit.
+    logits = torch.full((1, 500), -math.inf)
+    logits[0, 20:28] = 2.0
+    row = LogitRows(logits, [0])[0]
+    for sampling in (Sampling(1.0, 9, top_p=0.5), Sampling(0.7, 9, top_p=0.5, top_k=8)):
+        tosses = [Toss(sampling, position, 1, History().edits(sampling, NONE)) for position in range(60)]
+        assert draw_of_rows([row] * 60, tosses) == [None] * 60
+        got = {choose_with_margin(row, position, History(), sampling, 1, NONE)[0] for position in range(60)}
+        assert got == {20, 21, 22, 23}
+    sampling = Sampling(1.0, 9, top_p=0.51)
+    tosses = [Toss(sampling, position, 1, History().edits(sampling, NONE)) for position in range(60)]
+    found = draw_of_rows([row] * 60, tosses)
+    assert {drawn[0] for drawn in found if drawn is not None} == {20, 21, 22, 23, 24}
+
+
 def test_without_compiled_code_nothing_is_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
     table = LogitRows(torch.randn(1, 500, generator=torch.Generator().manual_seed(3)), [0])
-    toss = Toss(Sampling(1.0, 9), 5, 1, UNEDITED)
+    sampling = Sampling(1.0, 9)
+    toss = Toss(sampling, 5, 1, History().edits(sampling, NONE))
     (compiled,) = draw_of_rows([table[0]], [toss])
     assert compiled is not None, "numba is part of the verifier's packages"
     monkeypatch.setattr(draw_together, "_loop", lambda short: None)
     assert draw_of_rows([table[0]], [toss]) == [None]
-    assert choose_with_margin(table[0], 5, History(), Sampling(1.0, 9), 1, NONE)[0] == compiled[0]
+    assert choose_with_margin(table[0], 5, History(), sampling, 1, NONE)[0] == compiled[0]
 
 
 def test_no_rows_are_drawn_from() -> None:

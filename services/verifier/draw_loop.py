@@ -1,0 +1,152 @@
+"""The draws from many rows of logits as a compiled loop, up to the last digits of their noise. A piece is a row."""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import carray, njit
+
+from dartspec.services.verifier import edits
+from dartspec.services.verifier.loops import SOURCES, Loop, kind_of, numbers, pointer, take, widened
+from dartspec.services.verifier.shortlist_loop import (
+    BEST,
+    FIELDS,
+    LARGEST,
+    LOG_MIN_P,
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    TOTAL,
+    shortlist,
+    top,
+)
+
+# Logarithms and powers differ in their last digits from numpy's, which count. What is closer than that, relatively, is
+# not decided here.
+_CLOSE = 1e-10
+_TOKEN, _ADDED, _FACTOR, _TAKEN, _EDIT_FIELDS = edits.TOKEN, edits.ADDED, edits.FACTOR, edits.TAKEN, edits.FIELDS
+
+
+@njit(error_model="numpy")
+def _edit(row, table, changed, values):
+    """The row with its edits as float32, and the edited logits alone with all their digits."""
+    for token in range(len(row)):
+        changed[token] = widened(row[token])
+    for number in range(len(table)):
+        token = np.int64(table[number, _TOKEN])
+        value = np.float64(widened(row[token])) + table[number, _ADDED]
+        value = value / table[number, _FACTOR] if value > 0 else value * table[number, _FACTOR]
+        values[number] = value - table[number, _TAKEN]
+        changed[token] = np.float32(values[number])
+
+
+@njit(error_model="numpy")
+def _look_up(row, table, values, ids, logits):
+    """Logits of some tokens, ids rising, edits included."""
+    for place in range(len(ids)):
+        logits[place] = widened(row[ids[place]])
+    for number in range(len(table)):
+        token = np.int64(table[number, _TOKEN])
+        place = np.searchsorted(ids, token)
+        if place < len(ids) and ids[place] == token:
+            logits[place] = values[number]
+
+
+@njit(error_model="numpy")
+def _staying(logits, fields):
+    """Places of those that top-k and top-p let stay; none when that is too close to tell."""
+    temperature, top_p, count = fields[TEMPERATURE], fields[TOP_P], len(logits)
+    if fields[TOP_K] == 0 and top_p == 1:
+        return np.arange(count)
+    # By falling logit, of equals the smaller ids first.
+    order = np.argsort(-logits, kind="mergesort")
+    if fields[TOP_K] > 0:
+        count = min(count, np.int64(fields[TOP_K]))
+    if top_p < 1:
+        highest, total = logits[order[0]], fields[TOTAL]
+        if fields[TOP_K] > 0:
+            total = 0.0
+            for rank in range(count):
+                total += np.exp((logits[order[rank]] - highest) / temperature)
+        enough, reached = top_p * total, 0.0
+        for rank in range(count - 1):
+            reached += np.exp((logits[order[rank]] - highest) / temperature)
+            if abs(reached - enough) <= _CLOSE * enough:
+                return order[:0]
+            if reached >= enough:
+                return order[: rank + 1]
+    return order[:count]
+
+
+@njit(error_model="numpy")
+def _race(places, ids, logits, bits, fields, out_ids, out_scores, out_bits):
+    """Those of the tokens at ``places`` that can be first or second; nothing when there are too many."""
+    temperature = fields[TEMPERATURE]
+    highest = -np.inf
+    for place in places:
+        highest = max(highest, logits[place] / temperature)
+    least = highest + fields[LOG_MIN_P]
+    totals = np.full(len(places), -np.inf)
+    first, second = -np.inf, -np.inf
+    for number in range(len(places)):
+        score = logits[places[number]] / temperature
+        if score >= least:
+            bits_here = np.float64(bits[places[number]])
+            total = totals[number] = score - np.log(-np.log((bits_here + 0.5) / 4294967296.0))
+            second = max(second, min(first, total))
+            first = max(first, total)
+    level, found = second - _CLOSE * (1.0 + abs(second)), 0
+    for number in range(len(places)):
+        if totals[number] >= level and totals[number] > -np.inf:
+            if found == len(out_ids):
+                out_scores[:] = -np.inf
+                return
+            place = places[number]
+            out_ids[found], out_bits[found] = ids[place], bits[place]
+            out_scores[found] = logits[place] / temperature
+            found += 1
+
+
+def draw_loop(dtype: torch.dtype) -> Loop:
+    """The loop for rows of this type.
+
+    Its numbers are: size of the vocabulary, tokens of the longest list that is looked at, and tokens that a row leaves;
+    and addresses: of int64 [n, 3], a row's address, that of its edits' table, and how many those are; of position and
+    both halves of the seed, uint64 [n, 3]; of the numbers of `shortlist_loop.py`, float64 [n, FIELDS]; and of what is
+    left: ids, int64, scores before the noise, float64, and noise bits, uint64, each [n, left]. An id is -1 and its
+    score minus infinity where nothing is, as in all places of a row that must be drawn from in another way.
+    """
+    kind, sources = kind_of(dtype), SOURCES
+
+    def draw(block):
+        vocab, room, left, places_at, keys_at, fields_at, ids_at, scores_at, bits_at = numbers(block, 9, sources)
+        ids, logits, bits = np.empty(room, np.int64), np.empty(room, np.float64), np.empty(room, np.uint64)
+        while True:
+            piece = take(block)
+            if piece < 0:
+                return
+            own = carray(pointer(places_at + 24 * piece), 3, np.int64)
+            keys = carray(pointer(keys_at + 24 * piece), 3, np.uint64)
+            fields = carray(pointer(fields_at + 8 * FIELDS * piece), FIELDS, np.float64)
+            out_ids = carray(pointer(ids_at + 8 * left * piece), left, np.int64)
+            out_scores = carray(pointer(scores_at + 8 * left * piece), left, np.float64)
+            out_bits = carray(pointer(bits_at + 8 * left * piece), left, np.uint64)
+            out_ids[:], out_scores[:], out_bits[:] = -1, -np.inf, 0
+            row, edited = carray(pointer(own[0]), vocab, kind), own[2]
+            table = carray(pointer(own[1]), (edited, _EDIT_FIELDS), np.float64)
+            values = np.empty(edited, np.float64)
+            if edited:
+                changed = np.empty(vocab, np.float32)
+                _edit(row, table, changed, values)
+                fields[BEST], fields[LARGEST] = top(changed)
+                found = shortlist(changed, fields, keys, ids, bits)
+            else:
+                found = shortlist(row, fields, keys, ids, bits)
+            if not 0 < found <= room:
+                continue
+            _look_up(row, table, values, ids[:found], logits[:found])
+            staying = _staying(logits[:found], fields)
+            _race(staying, ids, logits, bits, fields, out_ids, out_scores, out_bits)
+
+    return Loop(draw)
