@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 
 import numpy as np
@@ -136,6 +137,7 @@ class Tree:
         )
 
     @staticmethod
+    @cache
     def empty() -> Tree:
-        """No candidates: verifying it decodes one token."""
+        """No candidates: verifying it decodes one token. Always the same object."""
         return Tree.chain(np.empty(0, np.int32), np.empty(0, np.float32))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +23,7 @@ ROW_BLOCK = 4
 WIDE_ROWS = 96
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """The rows of one session in a pass; they are written behind the cache's committed prefix.
 
     token_ids: one a row. depth: position of each row counted from the prefix's end, int32 [rows].

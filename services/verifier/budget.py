@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dartspec.services.common.types import Tree
 from dartspec.services.verifier.gain import Gain
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a pass did for one session that decoded.
 
     offered: nodes of the tree that it brought. tree: what was verified of it. accepted: tokens of that.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -14,8 +15,7 @@ from dartspec.services.verifier.features import PREFIX_BLOCK, WAITING_ROWS, Draf
 from dartspec.services.verifier.session import Session
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """Rows of a session's part of a pass that stay, rising; the part begins at row ``start`` of the pass."""
 
     session: Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.target import Target
 from dartspec.services.verifier.tree import Walk, depths, visible_rows, walk
 
+# Depth of a row without a tree, and what it sees.
+_ALONE = depths(Tree.empty()), visible_rows(Tree.empty())
 
-@dataclass(frozen=True)
-class Work:
+
+class Work(NamedTuple):
     """What a session does in a pass: the next ``rows`` tokens of its prompt, or, with ``rows`` 0, verify ``tree``."""
 
     session: Session
@@ -32,8 +34,7 @@ class Work:
     rows: int = 0
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(NamedTuple):
     """What a pass committed: the walk, each token's log-probability under the raw logits, and its margin.
 
     top_logprobs: the likeliest tokens where each was chosen; empty unless asked for.
@@ -134,8 +135,10 @@ def _segment(work: Work) -> Segment:
     if work.rows:
         chunk = session.tokens[session.n : session.n + work.rows]
         return Segment(session.cache, chunk, np.arange(work.rows, dtype=np.int32), causal_rows(work.rows))
-    tokens = [session.tokens[session.n], *tree.token_ids.tolist()]
-    return Segment(session.cache, tokens, depths(tree), visible_rows(tree))
+    pending = session.tokens[session.n]
+    if not len(tree):
+        return Segment(session.cache, [pending], *_ALONE)
+    return Segment(session.cache, [pending, *tree.token_ids.tolist()], depths(tree), visible_rows(tree))
 
 
 def _rows_with_logits(work: Work, start: int) -> range:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from dartspec.services.common.errors import DartspecError
 from dartspec.services.common.types import Proposals, Sampling, TopTokens, Tree
@@ -85,8 +86,7 @@ class Malformed:
 Command = Open | Verify | Decode | Close | Malformed
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """One pass for one session. Times in milliseconds. ``top_logprobs`` is empty unless asked for."""
 
     session: int

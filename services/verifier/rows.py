@@ -52,6 +52,8 @@ class Row:
 
     def logit(self, token: int) -> float:
         """Of one token."""
+        if token == self.summary.best:
+            return self.summary.largest
         return float(floats(self.stored[token : token + 1])[0])
 
 
@@ -88,11 +90,11 @@ class LogitRows:
 
     def __init__(self, logits: torch.Tensor, wanted: Sequence[int]) -> None:
         self._stored = stored(logits)
-        self._summaries = dict(zip(wanted, summaries(self._stored, wanted), strict=True))
+        found = zip(wanted, summaries(self._stored, wanted), strict=True)
+        self._rows = {number: Row(self._stored[number], summary) for number, summary in found}
 
     def __getitem__(self, number: int) -> Row:
-        summary = self._summaries.get(number) or summaries(self._stored, [number])[0]
-        return Row(self._stored[number], summary)
+        return self._rows.get(number) or Row(self._stored[number], summaries(self._stored, [number])[0])
 
 
 @cache

@@ -6,7 +6,7 @@ Rows of a pass: row 0 is the root (the pending token x[n]), row i + 1 is node i 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,7 @@ from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.common.types import Int32, Tree
 
 
-@dataclass(frozen=True)
-class Walk:
+class Walk(NamedTuple):
     """What one pass committed.
 
     tokens: committed tokens in order; the last one is the new pending token, or the end of the answer.
@@ -93,6 +92,8 @@ def walk(tree: Tree, choose_at: Callable[[int], int], ends: Callable[[int], bool
     ``choose_at(row)`` is the token that the target chooses after the row's token; it is called once per committed
     token, in order. ``ends(token)`` says whether the answer is over with that token; nothing is chosen after it.
     """
+    if not len(tree):
+        return Walk([choose_at(0)], [0], 0)
     edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
     children = {edge: i + 1 for i, edge in enumerate(edges)}
     tokens: list[int] = []

@@ -81,7 +81,7 @@ def test_rows_are_found_by_number_whether_they_were_wanted_or_not() -> None:
         assert row.summary.best == int(logits[number].float().argmax())
         assert (row.values == logits[number].float().numpy()).all()
         assert row.logit(17) == float(logits[number, 17])
-    assert LogitRows(logits[:0], [])._summaries == {}
+    assert LogitRows(logits[:0], [])._rows == {}
 
 
 def test_a_row_of_floats_is_summed_up() -> None:
