@@ -80,59 +80,58 @@ def _staying(logits, fields):
 
 
 @njit(error_model="numpy")
-def _race(places, ids, logits, bits, fields, out_ids, out_scores, out_bits):
-    """Those of the tokens at ``places`` that can be first or second; nothing when there are too many."""
+def _race(places, ids, logits, bits, fields, out):
+    """The first and the second of the tokens at ``places``, noise included; nothing when that is too close to tell."""
     temperature = fields[TEMPERATURE]
     highest = -np.inf
     for place in places:
         highest = max(highest, logits[place] / temperature)
     least = highest + fields[LOG_MIN_P]
-    totals = np.full(len(places), -np.inf)
-    first, second = -np.inf, -np.inf
-    for number in range(len(places)):
-        score = logits[places[number]] / temperature
+    first, second, third = -np.inf, -np.inf, -np.inf
+    winner, runner_up = -1, -1
+    for place in places:
+        score = logits[place] / temperature
         if score >= least:
-            bits_here = np.float64(bits[places[number]])
-            total = totals[number] = score - np.log(-np.log((bits_here + 0.5) / 4294967296.0))
-            second = max(second, min(first, total))
-            first = max(first, total)
-    level, found = second - _CLOSE * (1.0 + abs(second)), 0
-    for number in range(len(places)):
-        if totals[number] >= level and totals[number] > -np.inf:
-            if found == len(out_ids):
-                out_scores[:] = -np.inf
-                return
-            place = places[number]
-            out_ids[found], out_bits[found] = ids[place], bits[place]
-            out_scores[found] = logits[place] / temperature
-            found += 1
+            total = score - np.log(-np.log((np.float64(bits[place]) + 0.5) / 4294967296.0))
+            if total > first:
+                first, second, third = total, first, second
+                winner, runner_up = place, winner
+            elif total > second:
+                second, third = total, second
+                runner_up = place
+            else:
+                third = max(third, total)
+    if winner < 0 or first - second <= _CLOSE * (1 + abs(first)) or second - third <= _CLOSE * (1 + abs(second)):
+        return
+    out[0], out[1], out[3] = ids[winner], logits[winner] / temperature, bits[winner]
+    if runner_up >= 0:
+        out[2], out[4] = logits[runner_up] / temperature, bits[runner_up]
 
 
 def draw_loop(dtype: torch.dtype) -> Loop:
     """The loop for rows of this type.
 
-    Its numbers are: size of the vocabulary, tokens of the longest list that is looked at, and tokens that a row leaves;
-    and addresses: of int64 [n, 3], a row's address, that of its edits' table, and how many those are; of position and
-    both halves of the seed, uint64 [n, 3]; of the numbers of `shortlist_loop.py`, float64 [n, FIELDS]; and of what is
-    left: ids, int64, scores before the noise, float64, and noise bits, uint64, each [n, left]. An id is -1 and its
-    score minus infinity where nothing is, as in all places of a row that must be drawn from in another way.
+    Its numbers are: size of the vocabulary and tokens of the longest list that is looked at; and addresses: of int64
+    [n, 6], a row's address, that of its edits' table, how many those are, position, and both halves of the seed; of the
+    numbers of `shortlist_loop.py`, float64 [n, FIELDS]; and of what is found, float64 [n, 5]: the token, its score
+    before the noise and the runner-up's, and the noise bits of both. The token is -1 where the row must be drawn from
+    in another way; the second score is minus infinity without a runner-up.
     """
     kind, sources = kind_of(dtype), SOURCES
 
     def draw(block):
-        vocab, room, left, places_at, keys_at, fields_at, ids_at, scores_at, bits_at = numbers(block, 9, sources)
+        vocab, room, rows_at, fields_at, out_at = numbers(block, 5, sources)
         ids, logits, bits = np.empty(room, np.int64), np.empty(room, np.float64), np.empty(room, np.uint64)
         while True:
             piece = take(block)
             if piece < 0:
                 return
-            own = carray(pointer(places_at + 24 * piece), 3, np.int64)
-            keys = carray(pointer(keys_at + 24 * piece), 3, np.uint64)
+            own = carray(pointer(rows_at + 48 * piece), 3, np.int64)
+            keys = carray(pointer(rows_at + 48 * piece + 24), 3, np.uint64)
             fields = carray(pointer(fields_at + 8 * FIELDS * piece), FIELDS, np.float64)
-            out_ids = carray(pointer(ids_at + 8 * left * piece), left, np.int64)
-            out_scores = carray(pointer(scores_at + 8 * left * piece), left, np.float64)
-            out_bits = carray(pointer(bits_at + 8 * left * piece), left, np.uint64)
-            out_ids[:], out_scores[:], out_bits[:] = -1, -np.inf, 0
+            out = carray(pointer(out_at + 40 * piece), 5, np.float64)
+            out[:] = 0.0
+            out[0], out[2] = -1.0, -np.inf
             row, edited = carray(pointer(own[0]), vocab, kind), own[2]
             table = carray(pointer(own[1]), (edited, _EDIT_FIELDS), np.float64)
             values = np.empty(edited, np.float64)
@@ -147,6 +146,6 @@ def draw_loop(dtype: torch.dtype) -> Loop:
                 continue
             _look_up(row, table, values, ids[:found], logits[:found])
             staying = _staying(logits[:found], fields)
-            _race(staying, ids, logits, bits, fields, out_ids, out_scores, out_bits)
+            _race(staying, ids, logits, bits, fields, out)
 
     return Loop(draw)

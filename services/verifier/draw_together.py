@@ -1,4 +1,4 @@
-"""The draws of many rows at once: compiled code leaves a few tokens of each (`draw_loop.py`), numpy decides.
+"""The draws of many rows at once: compiled code finds the winner of each (`draw_loop.py`), numpy its margin.
 
 What comes of a row depends on it alone, to the last bit, and not on the others: so a session's first draw of a pass may
 be made here along with those of other sessions, and its later ones, down its tree, row by row.
@@ -19,8 +19,8 @@ from dartspec.services.verifier.edits import Edits
 from dartspec.services.verifier.optional_loop import loop_or_none
 from dartspec.services.verifier.rows import Row
 
-# Tokens of a short list at most, and of those that numpy decides between.
-_ROOM, _FINALISTS = 4096, 4
+# Tokens of a short list at most.
+_ROOM = 4096
 # A row's operations a token: most of them noise.
 _OPERATIONS = 64
 # Below, differences of logits divided by it leave float32's range.
@@ -88,21 +88,18 @@ def _loop(short: bool) -> Any:
 def _raced(loop: Any, rows: Sequence[Row], tosses: Sequence[Toss]) -> list[Drawn | None]:
     """Draws from rows that compiled code takes; None where it could not decide."""
     count, vocab = len(rows), len(rows[0].stored)
-    pairs = list(zip(rows, tosses, strict=True))
-    places = np.array([(row.stored.ctypes.data, toss.edits.address, toss.edits.edited) for row, toss in pairs])
-    keys = np.array([(toss.position & _WORD, toss.seed & _WORD, toss.seed >> 32) for toss in tosses], np.uint64)
-    fields = np.array([_fields(row, toss.sampling, vocab) for row, toss in pairs])
-    ids, scores = np.empty((count, _FINALISTS), np.int64), np.empty((count, _FINALISTS))
-    bits = np.empty((count, _FINALISTS), np.uint64)
-    addresses = [array.ctypes.data for array in (places, keys, fields, ids, scores, bits)]
-    loop(count, _OPERATIONS * count * vocab, vocab, min(_ROOM, vocab), _FINALISTS, *addresses)
-    totals = scores + noise.gumbel_of_bits(bits)
-    largest = totals.max(axis=1)
-    # Of equals the smallest id.
-    tokens = np.where(totals == largest[:, None], ids, np.iinfo(np.int64).max).min(axis=1)
-    totals[ids == tokens[:, None]] = -np.inf
-    found = zip(tokens.tolist(), largest.tolist(), totals.max(axis=1).tolist(), strict=True)
-    return [(token, first - second) if token >= 0 else None for token, first, second in found]
+    own = [
+        (row.address, toss.edits.address, toss.edits.edited, toss.position & _WORD, toss.seed & _WORD, toss.seed >> 32)
+        for row, toss in zip(rows, tosses, strict=True)
+    ]
+    fields = [_fields(row, toss.sampling, vocab) for row, toss in zip(rows, tosses, strict=True)]
+    arrays = np.array(own), np.array(fields), np.empty((count, 5))
+    loop(count, _OPERATIONS * count * vocab, vocab, min(_ROOM, vocab), *(array.ctypes.data for array in arrays))
+    out = arrays[2]
+    totals = out[:, 1:3] + noise.gumbel_of_bits(out[:, 3:].astype(np.uint64))
+    margins = totals[:, 0] - totals[:, 1]
+    tokens = zip(out[:, 0].tolist(), margins.tolist(), strict=True)
+    return [(int(token), margin) if token >= 0 else None for token, margin in tokens]
 
 
 def _fields(row: Row, sampling: Sampling, vocab: int) -> tuple[float, ...]:

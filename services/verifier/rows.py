@@ -36,14 +36,16 @@ class Summary(NamedTuple):
 class Row:
     """One row of raw logits [V]."""
 
-    def __init__(self, stored: Stored, summary: Summary) -> None:
+    def __init__(self, stored: Stored, summary: Summary, address: int) -> None:
+        """address: of ``stored``, for compiled code."""
         self.stored = stored
         self.summary = summary
+        self.address = address
 
     @staticmethod
     def of(logits: Float32) -> Row:
         """From float32 [V]."""
-        return Row(logits, summaries(logits[None], [0])[0])
+        return LogitRows(torch.from_numpy(logits[None]), [0])[0]
 
     @cached_property
     def values(self) -> Float32:
@@ -82,7 +84,7 @@ def summaries(logits: Stored, chosen: Sequence[int]) -> list[Summary]:
     addresses = logits.ctypes.data + logits.strides[0] * np.array(chosen, np.int64)
     found = np.empty((count, len(Summary._fields)), np.float64)
     loop(count, _OPERATIONS * count * vocab, vocab, addresses.ctypes.data, found.ctypes.data)
-    return [Summary(int(best), *others) for best, *others in found.tolist()]
+    return [Summary(int(best), largest, second, total) for best, largest, second, total in found.tolist()]
 
 
 class LogitRows:
@@ -90,11 +92,15 @@ class LogitRows:
 
     def __init__(self, logits: torch.Tensor, wanted: Sequence[int]) -> None:
         self._stored = stored(logits)
+        self._address, self._stride = self._stored.ctypes.data, self._stored.strides[0]
         found = zip(wanted, summaries(self._stored, wanted), strict=True)
-        self._rows = {number: Row(self._stored[number], summary) for number, summary in found}
+        self._rows = {number: self._row(number, summary) for number, summary in found}
 
     def __getitem__(self, number: int) -> Row:
-        return self._rows.get(number) or Row(self._stored[number], summaries(self._stored, [number])[0])
+        return self._rows.get(number) or self._row(number, summaries(self._stored, [number])[0])
+
+    def _row(self, number: int, summary: Summary) -> Row:
+        return Row(self._stored[number], summary, self._address + self._stride * number)
 
 
 @cache

@@ -127,6 +127,18 @@ def test_a_sum_that_is_all_but_what_top_p_asks_for_is_left_to_numpy() -> None:
     assert {drawn[0] for drawn in found if drawn is not None} == {20, 21, 22, 23, 24}
 
 
+def test_totals_that_are_equal_are_left_to_numpy() -> None:
+    logits = torch.zeros(1, 500)
+    logits[0, [7, 30, 90]] = 1e30  # no noise changes that
+    row = LogitRows(logits, [0])[0]
+    for sampling in (Sampling(1.0, 9), Sampling(1.0, 9, top_k=5)):
+        assert draw_of_rows([row], [Toss(sampling, 5, 1, History().edits(sampling, NONE))]) == [None]
+        assert choose_with_margin(row, 5, History(), sampling, 1, NONE) == (7, 0.0)
+    alone = Sampling(1.0, 9, top_k=1)
+    found = draw_of_rows([row], [Toss(alone, 5, 1, History().edits(alone, NONE))])
+    assert found == [(7, math.inf)]
+
+
 def test_without_compiled_code_nothing_is_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
     table = LogitRows(torch.randn(1, 500, generator=torch.Generator().manual_seed(3)), [0])
     sampling = Sampling(1.0, 9)
