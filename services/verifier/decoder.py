@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -69,13 +70,13 @@ class Decoder:
         self.depths = [segment.depth for segment in segments]
         begin = time.perf_counter()
         out = self.target.forward(segments)
-        starts = np.cumsum([0, *(segment.rows for segment in segments)]).tolist()
+        starts = list(accumulate((segment.rows for segment in segments), initial=0))
         wanted = [_rows_with_logits(work, start) for work, start in zip(works, starts, strict=False)]
         rows = [row for part in wanted for row in part]
         hidden = out.hidden if len(rows) == len(out.hidden) else out.hidden[rows]
         logits = self.target.host_logits(hidden) if rows else hidden  # the step's one copy to the host
         self.pass_seconds = time.perf_counter() - begin
-        firsts = np.cumsum([0, *(len(part) for part in wanted)]).tolist()
+        firsts = list(accumulate(map(len, wanted), initial=0))
         # The row after which a session's first token comes is looked at in any case.
         choosing = [(first, work) for first, part, work in zip(firsts, wanted, works, strict=False) if len(part)]
         table = LogitRows(logits, [first for first, _ in choosing])

@@ -45,7 +45,7 @@ class Row:
     @staticmethod
     def of(logits: Float32) -> Row:
         """From float32 [V]."""
-        return LogitRows(torch.from_numpy(logits[None]), [0])[0]
+        return summed_up(logits[None], [0])[0]
 
     @cached_property
     def values(self) -> Float32:
@@ -74,17 +74,19 @@ def floats(logits: Stored) -> Float32:
     return logits.view(np.float32)
 
 
-def summaries(logits: Stored, chosen: Sequence[int]) -> list[Summary]:
-    """Of the chosen rows of logits [n, V]."""
+def summed_up(logits: Stored, chosen: Sequence[int]) -> list[Row]:
+    """The chosen rows of logits [n, V]."""
+    first, (stride, step), vocab, count = logits.ctypes.data, logits.strides, logits.shape[1], len(chosen)
+    places = [first + stride * number for number in chosen]
     loop = _loop(logits.dtype == np.uint16)
     if loop is None or not chosen:
-        return [_summary(floats(logits[number])) for number in chosen]
-    assert logits.strides[1] == logits.itemsize
-    vocab, count = logits.shape[1], len(chosen)
-    addresses = logits.ctypes.data + logits.strides[0] * np.array(chosen, np.int64)
-    found = np.empty((count, len(Summary._fields)), np.float64)
-    loop(count, _OPERATIONS * count * vocab, vocab, addresses.ctypes.data, found.ctypes.data)
-    return [Summary(int(best), largest, second, total) for best, largest, second, total in found.tolist()]
+        found = [_summary(floats(logits[number])) for number in chosen]
+    else:
+        assert step == logits.itemsize
+        addresses, numbers = np.array(places), np.empty((count, len(Summary._fields)))
+        loop(count, _OPERATIONS * count * vocab, vocab, addresses.ctypes.data, numbers.ctypes.data)
+        found = [Summary(int(best), *others) for best, *others in numbers.tolist()]
+    return [Row(logits[number], each, place) for number, each, place in zip(chosen, found, places, strict=True)]
 
 
 class LogitRows:
@@ -92,15 +94,10 @@ class LogitRows:
 
     def __init__(self, logits: torch.Tensor, wanted: Sequence[int]) -> None:
         self._stored = stored(logits)
-        self._address, self._stride = self._stored.ctypes.data, self._stored.strides[0]
-        found = zip(wanted, summaries(self._stored, wanted), strict=True)
-        self._rows = {number: self._row(number, summary) for number, summary in found}
+        self._rows = dict(zip(wanted, summed_up(self._stored, wanted), strict=True))
 
     def __getitem__(self, number: int) -> Row:
-        return self._rows.get(number) or self._row(number, summaries(self._stored, [number])[0])
-
-    def _row(self, number: int, summary: Summary) -> Row:
-        return Row(self._stored[number], summary, self._address + self._stride * number)
+        return self._rows.get(number) or summed_up(self._stored, [number])[0]
 
 
 @cache

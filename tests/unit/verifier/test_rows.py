@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dartspec.services.verifier import rows
-from dartspec.services.verifier.rows import LogitRows, Row, Summary, floats, stored, summaries
+from dartspec.services.verifier.rows import LogitRows, Row, Summary, floats, stored, summed_up
 from dartspec.services.verifier.serial import SERIAL_ELEMENTS, exp_in_place
 
 
@@ -49,7 +49,8 @@ def test_a_summary_is_what_a_sort_and_a_sum_in_float64_give(vocab: int, dtype: t
         logits[3] = -4.0  # nothing but ties
         logits[4] += 200.0
         logits[5] -= 200.0
-        for row, got in enumerate(summaries(stored(logits), range(6))):
+        for row, found in enumerate(summed_up(stored(logits), range(6))):
+            got = found.summary
             values = logits[row].double().tolist()
             order = sorted(range(vocab), key=lambda token: (-values[token], token))
             assert got.best == order[0]
@@ -67,10 +68,10 @@ def test_a_nan_is_the_largest_and_a_row_of_nothing_has_none(place: int, dtype: t
     logits[0, place] = math.nan
     logits[1, place] = -math.nan
     logits[2] = -math.inf
-    first, second, nothing = summaries(stored(logits), range(3))
-    assert math.isnan(first.largest)
-    assert math.isnan(second.largest)
-    assert nothing.largest == -math.inf
+    first, second, nothing = summed_up(stored(logits), range(3))
+    assert math.isnan(first.summary.largest)
+    assert math.isnan(second.summary.largest)
+    assert nothing.summary.largest == -math.inf
 
 
 def test_rows_are_found_by_number_whether_they_were_wanted_or_not() -> None:
@@ -81,6 +82,8 @@ def test_rows_are_found_by_number_whether_they_were_wanted_or_not() -> None:
         assert row.summary.best == int(logits[number].float().argmax())
         assert (row.values == logits[number].float().numpy()).all()
         assert row.logit(17) == float(logits[number, 17])
+        assert row.logit(row.summary.best) == float(logits[number].max())
+        assert row.address == logits[number].data_ptr()
     assert LogitRows(logits[:0], [])._rows == {}
 
 
