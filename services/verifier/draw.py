@@ -19,7 +19,7 @@ from dartspec.services.verifier.rows import Stored, floats
 _FEW = 128
 
 _WORD = 0xFFFFFFFF
-LUCKY = np.uint64(noise.bits_above(FAR))
+_LUCKY = np.uint64(noise.bits_above(FAR))
 
 
 def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
@@ -30,7 +30,7 @@ def draw(kept: Candidates, position: int, seed: int) -> tuple[int, float]:
     reach = kept.scores[best] + noise.gumbel_once(int(kept.ids[best]), position, seed) - MARGIN_LIMIT
     alive = kept.where(kept.scores >= lowered(reach - noise.MAX_GUMBEL))
     bits = _noise_bits(alive.ids, position, seed)
-    winners = np.flatnonzero((alive.scores >= lowered(reach - FAR)) | (bits >= LUCKY))
+    winners = np.flatnonzero((alive.scores >= lowered(reach - FAR)) | (bits >= _LUCKY))
     return _first(alive.ids[winners], alive.scores[winners], bits[winners])
 
 
@@ -43,7 +43,7 @@ def draw_of_row(scores: Scores | Stored, best: int, temperature: float, position
         ids, bits = np.empty(len(scores), np.int64), np.empty(len(scores), np.uint64)
         kind = np.float64 if scores.dtype == np.float64 else np.float32
         levels = (kind(floor), kind(near))
-        count = draw_kernel.survivors(scores, *levels, np.uint32(LUCKY), *key_words(position, seed), ids, bits)
+        count = draw_kernel.survivors(scores, *levels, np.uint32(_LUCKY), *_key_words(position, seed), ids, bits)
         ids, bits = ids[:count], bits[:count]
     return _first(ids, _floats(scores[ids]).astype(np.float64) / max(temperature, COLDEST), bits)
 
@@ -67,7 +67,7 @@ def _floats(scores: Scores | Stored) -> Scores:
     return scores if scores.dtype == np.float64 else floats(scores)  # type: ignore[arg-type, return-value]
 
 
-def key_words(position: int, seed: int) -> tuple[np.uint64, np.uint64, np.uint64]:
+def _key_words(position: int, seed: int) -> tuple[np.uint64, np.uint64, np.uint64]:
     """Position and the two halves of the seed as the kernels take them."""
     return np.uint64(position & _WORD), np.uint64(seed & _WORD), np.uint64(seed >> 32)
 
@@ -76,7 +76,7 @@ def _noise_bits(tokens: NDArray[np.int64], position: int, seed: int) -> noise.UI
     if draw_kernel.noise_bits is None:
         return noise.noise_bits(tokens, position, seed)
     bits = np.empty(len(tokens), np.uint64)
-    draw_kernel.noise_bits(tokens, *key_words(position, seed), bits)
+    draw_kernel.noise_bits(tokens, *_key_words(position, seed), bits)
     return bits
 
 
@@ -93,7 +93,7 @@ def _survivors(
     words = noise.philox(groups, position, seed)
     likely = at_least(scores, near)
     places = 4 * np.searchsorted(groups, likely >> 2) + (likely & 3)
-    lucky = np.flatnonzero(_largest_word(words) >= LUCKY)
+    lucky = np.flatnonzero(_largest_word(words) >= _LUCKY)
     places = _distinct(np.concatenate([places, *(4 * lucky + lane for lane in range(4))]))
     ids = 4 * groups[places >> 2] + (places & 3)
     real = ids < vocab
