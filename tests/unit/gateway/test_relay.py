@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -149,20 +150,49 @@ async def test_a_context_is_the_last_tokens_with_those_of_the_round() -> None:
 
 
 async def test_nothing_is_sent_for_a_session_that_ended_meanwhile() -> None:
-    verifier, ngram = FakeVerifier(), FakeNgram()
-    ngram.hang = True
-    async with serving(ngram) as address, greeted(verifier, Routes(address, timeout_ms=300)) as call:
-        for session in (1, 2):
-            call.follow(session, PROMPT)
-            call.allow(session, 1)
+    gate = asyncio.Event()
+
+    class Gated(FakeNgram):
+        async def Search(self, request: Any, context: Any) -> ngram_pb2.SearchResponse:  # noqa: N802
+            response = await super().Search(request, context)
+            await gate.wait()
+            return response
+
+    verifier, ngram = FakeVerifier(), Gated()
+    async with serving(ngram) as address, greeted(verifier, Routes(address)) as call:
+        call.follow(1, PROMPT)
+        call.allow(1, 1)
         await call.write(opening(1))
         await until(lambda: len(ngram.batches) == 1)
         call.forget(1)
-        await call.write(opening(2))
-        await until(lambda: verifier.drafts == 2)
-        kinds = [type(await call.read()) for _ in range(4)]
-        assert sorted(kind.__name__ for kind in kinds) == ["Answered", "Answered", "Heard", "Heard"]
+        gate.set()
+        assert (await heard(call))[1]
+        assert await call.read() == Answered((1,), 0.25)
+        await call.write(opening(2))  # behind anything that was sent for the first
+        await heard(call)
         assert verifier.commands["verify"] == 0
+
+
+async def test_a_service_that_hangs_is_asked_once_and_another_does(stack: StackMaker) -> None:
+    verifier, hanging, ngram = FakeVerifier(), FakeNgram(), FakeNgram()
+    hanging.hang = True
+    async with stack([verifier], [hanging, ngram], search_timeout_ms=200) as s:
+        ledger = (await s.generate(mode=gateway_pb2.MODE_DART)).finish.ledger
+    assert len(hanging.batches) == 1
+    assert len(ngram.batches) == ledger.dart_rounds > 1
+    assert ledger.chain_fallbacks == 0
+
+
+async def test_without_the_extension_rounds_go_through_python(
+    stack: StackMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ngram_index", None)
+    monkeypatch.delitem(sys.modules, "dartspec.gateway.relay")
+    verifier, ngram = FakeVerifier(), FakeNgram()
+    async with stack([verifier], [ngram]) as s:
+        reply = await s.generate(mode=gateway_pb2.MODE_DART)
+    assert reply.ids == plain_answer(verifier.target, [1, 2, 3], 24)
+    assert "dartspec.gateway.relay" not in sys.modules
 
 
 @pytest.mark.parametrize(
