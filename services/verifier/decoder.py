@@ -10,18 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dartspec.services.common.errors import DartspecError
-from dartspec.services.common.types import Int32, Proposals, TopTokens, Tree
+from dartspec.services.common.types import Int32, Proposals, Tree
 from dartspec.services.draft.propose import Proposer
 from dartspec.services.verifier.attention import Segment, causal_rows
+from dartspec.services.verifier.choosing import Choices, choose_all
 from dartspec.services.verifier.commit import Kept, draft_input, keep
-from dartspec.services.verifier.draw_together import Drawn, Toss, draw_of_rows
-from dartspec.services.verifier.logprobs import log_probability, top_tokens
-from dartspec.services.verifier.rows import LogitRows
-from dartspec.services.verifier.sampling import choose_with_margin, toss_of
 from dartspec.services.verifier.scheduler import PREFILL_ROWS
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.target import Target
-from dartspec.services.verifier.tree import Walk, depths, visible_rows, walk
+from dartspec.services.verifier.tree import depths, visible_rows
 
 # Depth of a row without a tree, and what it sees.
 _ALONE = depths(Tree.empty()), visible_rows(Tree.empty())
@@ -33,19 +30,6 @@ class Work(NamedTuple):
     session: Session
     tree: Tree
     rows: int = 0
-
-
-class Commit(NamedTuple):
-    """What a pass committed: the walk, each token's log-probability under the raw logits, and its margin.
-
-    top_logprobs: the likeliest tokens where each was chosen; empty unless asked for.
-    """
-
-    walk: Walk
-    logprobs: list[float]
-    margins: list[float]
-    top_logprobs: list[TopTokens]
-    finished: bool
 
 
 class Decoder:
@@ -63,7 +47,7 @@ class Decoder:
         self.pass_seconds = 0.0
         self.depths: list[Int32] = []
 
-    def step(self, works: Sequence[Work]) -> list[Commit | DartspecError | None]:
+    def step(self, works: Sequence[Work]) -> list[Choices | DartspecError | None]:
         """One pass for all of ``works``. For each what it committed, None when more of its prompt is left, or why its
         session failed; the pass itself may raise, and then nothing is committed for anybody."""
         segments = [_segment(work) for work in works]
@@ -76,35 +60,31 @@ class Decoder:
         hidden = out.hidden if len(rows) == len(out.hidden) else out.hidden[rows]
         logits = self.target.host_logits(hidden) if rows else hidden  # the step's one copy to the host
         self.pass_seconds = time.perf_counter() - begin
-        firsts = list(accumulate(map(len, wanted), initial=0))
-        # The row after which a session's first token comes is looked at in any case.
-        choosing = [(first, work) for first, part, work in zip(firsts, wanted, works, strict=False) if len(part)]
-        table = LogitRows(logits, [first for first, _ in choosing])
-        drawn = _drawn_together(choosing, table)
-        results: list[Commit | DartspecError | None] = []
+        firsts = accumulate(map(len, wanted), initial=0)
+        choices = [_choices(work, first) for work, first in zip(works, firsts, strict=False)]
+        choose_all([each for each in choices if each is not None], logits)
+        results: list[Choices | DartspecError | None] = []
         kept: list[Kept] = []
-        for work, start, first in zip(works, starts, firsts, strict=False):
-            try:
-                commit = _chosen(work, table, first, drawn.get(first))
-                results.append(commit)
-                stay = range(work.rows) if commit is None or work.rows else commit.walk.rows
-                kept.append(Kept(work.session, start, stay))
-            except DartspecError as error:
+        for work, start, each in zip(works, starts, choices, strict=False):
+            if each is not None and each.error is not None:
                 work.session.sound = False
-                results.append(error)
+                results.append(each.error)
+                continue
+            results.append(each)
+            kept.append(Kept(work.session, start, each.walk.rows if each and not work.rows else range(work.rows)))
         try:
             keep(kept, out.features, self.proposer)
         except Exception:
-            for each in kept:
-                each.session.sound = False
+            for part in kept:
+                part.session.sound = False
             raise
         return results
 
-    def prefill(self, session: Session) -> Commit | None:
+    def prefill(self, session: Session) -> Choices | None:
         """The next chunk of one session's prompt; after the last one, the first token. None: more is left."""
         return self._alone(Work(session, Tree.empty(), min(PREFILL_ROWS, session.prompt_left)))
 
-    def verify(self, session: Session, tree: Tree) -> Commit:
+    def verify(self, session: Session, tree: Tree) -> Choices:
         """A pass over one session's pending token and ``tree``. Empty: plain decoding."""
         commit = self._alone(Work(session, tree))
         assert commit is not None
@@ -124,7 +104,7 @@ class Decoder:
             session.features.count = 0
             session.proposals = proposals
 
-    def _alone(self, work: Work) -> Commit | None:
+    def _alone(self, work: Work) -> Choices | None:
         (result,) = self.step([work])
         if isinstance(result, DartspecError):
             raise result
@@ -149,66 +129,13 @@ def _rows_with_logits(work: Work, start: int) -> range:
     return range(start + work.rows - 1, start + work.rows) if work.rows == work.session.prompt_left else range(0)
 
 
-def _drawn_together(choosing: Sequence[tuple[int, Work]], table: LogitRows) -> dict[int, Drawn]:
-    """By row of the table, the first draws of all sessions that draw: together they take less time."""
-    rows: dict[int, Toss] = {}
-    for first, work in choosing:
-        session = work.session
-        sampling, seed = session.opened.sampling, session.opened.seed
-        toss = toss_of(table[first], _first_position(work), session.history, sampling, seed, session.enders)
-        if toss is not None:
-            rows[first] = toss
-    drawn = draw_of_rows([table[first] for first in rows], list(rows.values()))
-    return {first: found for first, found in zip(rows, drawn, strict=True) if found is not None}
-
-
-def _first_position(work: Work) -> int:
-    """Of the first token that a work chooses."""
-    return work.session.n + (work.rows or 1)
-
-
-def _chosen(work: Work, table: LogitRows, first: int, drawn: Drawn | None) -> Commit | None:
-    """What the rows of one session's work, from ``first`` of the table on, choose; None: more of its prompt is left."""
-    if work.rows and work.rows < work.session.prompt_left:
-        return None
+def _choices(work: Work, first: int) -> Choices | None:
+    """What a session will choose, from row ``first`` of the logits on; None: more of its prompt is left."""
+    session = work.session
+    if not work.rows:
+        return Choices(session, work.tree, first, session.n + 1)
     # The last prompt token is the root of an empty tree whose row has been computed already.
-    tree = Tree.empty() if work.rows else work.tree
-    return _choose(work.session, tree, table, first, _first_position(work), drawn)
-
-
-def _choose(
-    session: Session,
-    tree: Tree,
-    table: LogitRows,
-    first: int,
-    first_position: int,
-    drawn: Drawn | None,
-) -> Commit:
-    """Walk the tree, whose root has row ``first`` of the table; what is chosen goes to the session's tokens, too.
-
-    drawn: the draw of the first token, if it has been made already.
-    """
-    sampling, seed = session.opened.sampling, session.opened.seed
-    logprobs: list[float] = []
-    margins: list[float] = []
-    top: list[TopTokens] = []
-
-    def choose_at(row: int) -> int:
-        logits = table[first + row]
-        position = first_position + len(logprobs)
-        ahead = None if row else drawn
-        token, margin = choose_with_margin(logits, position, session.history, sampling, seed, session.enders, ahead)
-        margins.append(margin)
-        normalizer = logits.summary.log_normalizer
-        logprobs.append(log_probability(logits.logit(token), normalizer))
-        if sampling.top_logprobs:
-            top.append(top_tokens(logits.values, sampling.top_logprobs, normalizer))
-        session.history.append(token)
-        session.tokens.append(token)
-        return token
-
-    walked = walk(tree, choose_at, lambda token: session.finish_of(token) is not None)
-    return Commit(walked, logprobs, margins, top, session.finish_of(walked.tokens[-1]) is not None)
+    return Choices(session, Tree.empty(), first, session.n + work.rows) if work.rows == session.prompt_left else None
 
 
 def best_chain(proposals: Proposals, limit: int, stop_ids: frozenset[int]) -> Tree:
@@ -219,12 +146,13 @@ def best_chain(proposals: Proposals, limit: int, stop_ids: frozenset[int]) -> Tr
     """
     tokens: list[int] = []
     logprob: list[float] = []
-    choice = 0
+    choice, scored = 0, len(proposals.transitions) > 0
     for offset, ids in enumerate(proposals.token_ids[:limit]):
         if not len(ids):
             break
         values = proposals.logprobs_after(offset, choice)
-        choice = int(values.argmax())
+        if scored:  # else the first is the likeliest
+            choice = int(values.argmax())
         tokens.append(int(ids[choice]))
         logprob.append(float(values[choice]))
         if tokens[-1] in stop_ids:

@@ -19,8 +19,8 @@ lowest_bit: Any
 reaching: Any
 widened: Any
 try:
-    from dartspec.services.verifier.draw_vectors import LANES, reaching
     from dartspec.services.verifier.loops import lowest_bit, widened
+    from dartspec.services.verifier.row_vectors import LANES, reaching
 except ImportError:  # without numba nothing is compiled
     LANES = lowest_bit = reaching = widened = None
 

@@ -1,7 +1,7 @@
 """What requests do to logits before the temperature: bias, allowed and banned tokens, min_tokens, penalties.
 
 What becomes of a token's logit is a row of numbers that depends on the history alone. So it is kept from token to
-token of an answer, and the logits are looked up where they are needed: here, or in compiled code (`draw_loop.py`).
+token of an answer, and the logits are looked up where they are needed: here, or in compiled code (`look_loop.py`).
 """
 
 from __future__ import annotations

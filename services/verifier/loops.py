@@ -96,8 +96,9 @@ _SOURCES = (
     "static_inputs.py",
     "vector_code.py",
     "draw_kernel.py",
-    "draw_vectors.py",
+    "row_vectors.py",
     "shortlist_loop.py",
+    "summary_loop.py",
     "edits.py",
 )
 SOURCES = crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in _SOURCES))
@@ -157,18 +158,6 @@ def larger(_, _left, _right):
 
 
 @intrinsic
-def below(_, _value, _limit):
-    """A float32 if it is below the limit, else minus infinity. By a sum, for the same reason: a choice of one of both
-    would be joined to the comparison of a maximum, and that is no maximum to the compiler."""
-
-    def code(_context, builder, _signature, args):
-        zero, nothing = (ir.Constant(ir.FloatType(), value) for value in (0.0, float("-inf")))
-        return builder.fadd(args[0], builder.select(builder.fcmp_ordered("<", *args), zero, nothing))
-
-    return types.float32(types.float32, types.float32), code
-
-
-@intrinsic
 def lowest_bit(_, _bits):
     """The number of the lowest bit that is set in an int64, of which one is."""
 
@@ -176,17 +165,6 @@ def lowest_bit(_, _bits):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return types.int64(types.int64), code
-
-
-@intrinsic
-def same(_, _left, _right):
-    """1 if two float32 are equal, else 0, as float32, whose sums are made faster than those of wider integers."""
-
-    def code(_context, builder, _signature, args):
-        one, zero = (ir.Constant(ir.FloatType(), value) for value in (1.0, 0.0))
-        return builder.select(builder.fcmp_ordered("==", *args), one, zero)
-
-    return types.float32(types.float32, types.float32), code
 
 
 @intrinsic

@@ -15,8 +15,8 @@ from dartspec.services.common.errors import InternalError
 from dartspec.services.common.types import Float32, Sampling
 from dartspec.services.verifier.candidates import Candidates, Scores, candidates, has_filters
 from dartspec.services.verifier.draw import draw, draw_of_row, margin
-from dartspec.services.verifier.draw_together import Drawn, Toss, draw_of_rows
 from dartspec.services.verifier.edits import History
+from dartspec.services.verifier.looks import Toss, look
 from dartspec.services.verifier.rows import Row
 
 # Names this algorithm in the Hello of both sides; change it with anything that changes a token.
@@ -32,39 +32,31 @@ def choose(
 
     ``enders`` are the ids that end the answer. Raises InternalError when the logits hold a NaN.
     """
-    return choose_with_margin(Row.of(logits), position, history, sampling, seed, enders)[0]
+    toss = toss_of(len(logits), position, history, sampling, seed, enders)
+    (found,) = look(logits[None], [0], [toss])
+    if found.drawn is not None:
+        return found.drawn.token
+    return choose_with_margin(found.row, position, history, sampling, seed, enders)[0]
 
 
 def toss_of(
-    row: Row, position: int, history: History, sampling: Sampling, seed: int, enders: frozenset[int]
+    vocab: int, position: int, history: History, sampling: Sampling, seed: int, enders: frozenset[int]
 ) -> Toss | None:
-    """What a draw from the row depends on; None when there is no coin, or there are few tokens to choose from."""
-    if sampling.temperature == 0.0 or len(row.stored) < FEW_TOKENS:
+    """What a draw from a row depends on; None when there is no coin, or there are few tokens to choose from."""
+    if sampling.temperature == 0.0 or vocab < FEW_TOKENS:
         return None
     # Where few tokens are allowed, nearly all of the row is changed.
     return None if sampling.allowed_token_ids else Toss(sampling, position, seed, history.edits(sampling, enders))
 
 
 def choose_with_margin(
-    row: Row,
-    position: int,
-    history: History,
-    sampling: Sampling,
-    seed: int,
-    enders: frozenset[int],
-    drawn: Drawn | None = None,
-) -> Drawn:
-    """As `choose`, from a row that was summed up, and by how much the token's score beat the runner-up's.
-
-    drawn: what came of it, if it was drawn along with others already.
+    row: Row, position: int, history: History, sampling: Sampling, seed: int, enders: frozenset[int]
+) -> tuple[int, float]:
+    """As `choose`, by numpy, from a row that was summed up; and by how much the token's score beat the runner-up's.
 
     The margin is exact below `draw.MARGIN_LIMIT`; above, it is only known to be above. It is infinite without a
     runner-up.
     """
-    if drawn is None and (toss := toss_of(row, position, history, sampling, seed, enders)) is not None:
-        (drawn,) = draw_of_rows([row], [toss])
-    if drawn is not None:
-        return drawn
     edits = history.edits(sampling, enders)
     scores = edits.of(row.values) if edits.any else None
     best = _usable(*(row.summary[:2] if scores is None else _largest(scores)))

@@ -1,4 +1,4 @@
-"""Of a row of logits the tokens that may be chosen, few more, as compiled code for `draw_loop.py`."""
+"""Of a row of logits the tokens that may be chosen, few more, as compiled code for `look_loop.py`."""
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import numpy as np
 from numba import njit
 
 from dartspec.services.verifier.draw_kernel import FAR, MARGIN_LIMIT, survivors, words_of
-from dartspec.services.verifier.draw_vectors import LANES, reaching
 from dartspec.services.verifier.loops import FAST, exp, larger, lowest_bit, widened
 from dartspec.services.verifier.noise import MAX_GUMBEL, bits_above
+from dartspec.services.verifier.row_vectors import LANES, reaching
 
 # Numbers of a row, float64: its argmax and that logit (found anew where logits were edited); the temperature; top-k, 0
 # for none; top-p, 1 for none; ln of min-p, minus infinity for none; and the sum of all weights

@@ -1,99 +1,79 @@
-"""What every choice needs to know of a row of logits, as a compiled loop: two passes over the row. A piece is a row."""
+"""What every choice needs to know of a row of logits, as compiled code for `look_loop.py`: two passes over it."""
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
 
 import numpy as np
-import torch
-from numba import carray, njit
+from numba import njit
 
-from dartspec.services.verifier.loops import (
-    FAST,
-    SOURCES,
-    Loop,
-    below,
-    exp,
-    is_nan,
-    kind_of,
-    larger,
-    numbers,
-    pointer,
-    same,
-    take,
-    widened,
-)
+from dartspec.services.verifier.loops import exp, widened
+from dartspec.services.verifier.row_vectors import PART, largest_of_part, weight_of_part
 
 # Numbers of a row's summary, float64: first largest, its logit, the largest of the others, ln of the sum of exp.
 BEST, LARGEST, RUNNER_UP, NORMALIZER, FIELDS = 0, 1, 2, 3, 4
 
-# Tokens that are looked at together for the first of the largest.
-_PART = 512
 _NOTHING = np.float32(-np.inf)
-_ZERO, _ONE = np.float32(0), np.float32(1)
+_ZERO = np.float32(0)
 
 
-@njit(error_model="numpy", fastmath=FAST)
-def _largest(row):
-    """The largest logit, and how many are NaN; with one of them the former means nothing."""
-    largest, strange = _NOTHING, 0
-    for token in range(len(row)):
-        value = widened(row[token])
-        largest = larger(value, largest)
-        strange += is_nan(value)
-    return largest, strange
+@njit(error_model="numpy")
+def _maxima(row, maxima):
+    """The largest logit of each part; NaN for one that has a NaN."""
+    whole = len(row) // PART
+    for part in range(whole):
+        maxima[part] = largest_of_part(row, part * PART)
+    if whole < len(maxima):
+        largest = _NOTHING
+        for token in range(whole * PART, len(row)):
+            value = widened(row[token])
+            if value > largest or value != value:
+                largest = value
+            if value != value:
+                break
+        maxima[whole] = largest
 
 
-@njit(error_model="numpy", fastmath=FAST)
-def _others(row, largest):
-    """Sum of exp(logit - largest), the largest logit below it, and how many are equal to it."""
-    total, second, equal = _ZERO, _NOTHING, _ZERO
-    for token in range(len(row)):
+@njit(error_model="numpy")
+def _weight(row, largest):
+    """Sum of exp(logit - largest)."""
+    whole, total = len(row) // PART * PART, _ZERO
+    for begin in range(0, whole, PART):
+        total += weight_of_part(row, begin, largest)
+    for token in range(whole, len(row)):
         total += exp(widened(row[token]) - largest)
-    for token in range(len(row)):
-        value = widened(row[token])
-        second = larger(below(value, largest), second)
-        equal += same(value, largest)
-    return total, second, equal
+    return total
 
 
-@njit(error_model="numpy", fastmath=FAST)
-def _first(row, wanted):
-    """The first token of this logit; there is one."""
-    for begin in range(0, len(row), _PART):
-        end, here = min(begin + _PART, len(row)), _ZERO
-        for token in range(begin, end):
-            here += same(widened(row[token]), wanted)
-        if here > _ZERO:
-            for token in range(begin, end):
-                if widened(row[token]) == wanted:
-                    return token
-    return 0
+@njit(error_model="numpy")
+def _best(row, maxima):
+    """The first token with the largest logit, that, and the largest of the others. A logit is above minus infinity."""
+    first, second = 0, _NOTHING
+    for part in range(1, len(maxima)):
+        if maxima[part] > maxima[first]:
+            first, second = part, maxima[first]
+        else:
+            second = max(second, maxima[part])
+    begin, largest = first * PART, maxima[first]
+    best = begin
+    while widened(row[best]) != largest:
+        best += 1
+    for token in range(begin, min(begin + PART, len(row))):
+        if token != best:
+            second = max(second, widened(row[token]))
+    return best, largest, second
 
 
-def summary_loop(dtype: torch.dtype) -> Loop:
-    """The loop for rows of this type. A row with a NaN has NaN as its largest logit.
+@njit(error_model="numpy")
+def summary(row, maxima, out):
+    """Of a row with a NaN, that is the largest logit.
 
-    Its numbers are: size of the vocabulary; and addresses: of the rows' addresses, int64 [n], and of summaries
-    [n, FIELDS].
+    maxima: float32, room for a number of every part of the row; out [FIELDS].
     """
-    kind, sources = kind_of(dtype), SOURCES
-
-    def summarise(block):
-        vocab, addresses_at, out_at = numbers(block, 3, sources)
-        while True:
-            piece = take(block)
-            if piece < 0:
-                return
-            address = carray(pointer(addresses_at + 8 * piece), 1, np.int64)[0]
-            row = carray(pointer(address), vocab, kind)
-            out = carray(pointer(out_at + piece * FIELDS * 8), FIELDS, np.float64)
-            largest, strange = _largest(row)
-            if strange:
-                largest = np.float32(np.nan)
-            out[BEST], out[LARGEST], out[RUNNER_UP], out[NORMALIZER] = 0, largest, _NOTHING, _NOTHING
-            if largest > _NOTHING:
-                total, second, equal = _others(row, largest)
-                out[BEST], out[RUNNER_UP] = _first(row, largest), largest if equal > _ONE else second
-                out[NORMALIZER] = np.log(np.float64(total)) + largest
-
-    return Loop(summarise)
+    _maxima(row, maxima)
+    out[BEST], out[LARGEST], out[RUNNER_UP], out[NORMALIZER] = 0, _NOTHING, _NOTHING, _NOTHING
+    if np.isnan(maxima).any():
+        out[LARGEST] = np.nan
+    elif maxima.max() > _NOTHING:
+        best, largest, second = _best(row, maxima)
+        out[BEST], out[LARGEST], out[RUNNER_UP] = best, largest, second
+        out[NORMALIZER] = np.log(np.float64(_weight(row, largest))) + largest

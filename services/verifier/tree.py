@@ -5,9 +5,6 @@ Rows of a pass: row 0 is the root (the pending token x[n]), row i + 1 is node i 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,17 +12,34 @@ from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.common.types import Int32, Tree
 
 
-class Walk(NamedTuple):
-    """What one pass committed.
+class Walk:
+    """The way of the target's own choices down a tree, as far as they have been made.
 
-    tokens: committed tokens in order; the last one is the new pending token, or the end of the answer.
-    rows: the pass's rows whose logits chose them, same length; rows[0] is the root's row 0.
-    accepted: how many of the tokens were candidates of the tree, A.
+    tokens: what is committed, in order; at the end the last one is the new pending token, or that of the answer.
+    rows: the pass's rows whose logits choose them; rows[0] is the root's row 0, and rows[-1] is the one that chooses
+    next, or chose last. accepted: how many of the tokens were candidates of the tree, A.
     """
 
-    tokens: list[int]
-    rows: list[int]
-    accepted: int
+    __slots__ = ("_children", "accepted", "rows", "tokens")
+
+    def __init__(self, tree: Tree) -> None:
+        self.tokens: list[int] = []
+        self.rows = [0]
+        self.accepted = 0
+        edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True) if len(tree) else ()
+        self._children = {edge: i + 1 for i, edge in enumerate(edges)}
+
+    def step(self, token: int, ends: bool) -> bool:
+        """The target has chosen ``token`` at the last of the rows; whether it chooses another one. ends: the answer is
+        over with it."""
+        self.tokens.append(token)
+        child = self._children.get((self.rows[-1], token))
+        if child is None:
+            return False
+        self.accepted += 1
+        if not ends:
+            self.rows.append(child)
+        return not ends
 
 
 def check_tree(tree: Tree, vocab_size: int) -> None:
@@ -49,24 +63,24 @@ def check_tree(tree: Tree, vocab_size: int) -> None:
 
 def depths(tree: Tree) -> Int32:
     """Depth of each row, int32 [nodes + 1]; the root's is 0."""
-    depth = np.zeros(len(tree) + 1, dtype=np.int32)
-    for node, parent in enumerate(tree.parents):
-        depth[node + 1] = depth[parent] + 1
-    return depth
+    depth = [0]
+    for parent in tree.parents.tolist():
+        depth.append(depth[parent] + 1)
+    return np.array(depth, dtype=np.int32)
 
 
 def cut(tree: Tree, budget: int, max_depth: int) -> Tree:
     """The ``budget`` nodes of highest survival no deeper than ``max_depth``; every kept node's ancestors are kept."""
-    if not len(tree):
+    if len(tree) <= min(budget, max_depth):
         return tree
-    survival = tree.survival.astype(np.float64)
-    for node, parent in enumerate(tree.parents):
+    survival = tree.survival.tolist()
+    for node, parent in enumerate(tree.parents.tolist()):
         # A child that claims more than its parent would break closure, so it counts as likely as the parent.
         if parent:
             survival[node] = min(survival[node], survival[parent - 1])
     shallow = depths(tree)[1:] <= max_depth
     # Stable: among equals the smaller index, hence a parent before its child.
-    order = np.argsort(-survival, kind="stable")
+    order = np.argsort(-np.array(survival), kind="stable")
     keep = np.sort(order[shallow[order]][: max(budget, 0)])
     if len(keep) == len(tree):
         return tree
@@ -84,26 +98,3 @@ def visible_rows(tree: Tree) -> NDArray[np.bool_]:
         visible[node + 1] = visible[parent]
         visible[node + 1, node + 1] = True
     return visible
-
-
-def walk(tree: Tree, choose_at: Callable[[int], int], ends: Callable[[int], bool]) -> Walk:
-    """Follow the target's own choices down the tree.
-
-    ``choose_at(row)`` is the token that the target chooses after the row's token; it is called once per committed
-    token, in order. ``ends(token)`` says whether the answer is over with that token; nothing is chosen after it.
-    """
-    if not len(tree):
-        return Walk([choose_at(0)], [0], 0)
-    edges = zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
-    children = {edge: i + 1 for i, edge in enumerate(edges)}
-    tokens: list[int] = []
-    rows = [0]
-    accepted = 0
-    while True:
-        token = choose_at(rows[-1])
-        tokens.append(token)
-        child = children.get((rows[-1], token))
-        accepted += child is not None
-        if child is None or ends(token):
-            return Walk(tokens, rows, accepted)
-        rows.append(child)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dartspec.services.common.types import Tree
 from dartspec.services.verifier.budget import Budget, Outcome, Shape
-from dartspec.services.verifier.decoder import Commit, Decoder, Work, best_chain
+from dartspec.services.verifier.choosing import Choices
+from dartspec.services.verifier.decoder import Decoder, Work, best_chain
 from dartspec.services.verifier.messages import NoDraft, Round
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.tree import cut
@@ -21,7 +22,7 @@ class Turn:
     offered: Tree
     before: int  # tokens of the answer before the pass, which are what a failed pass leaves
     wait_ms: float
-    commit: Commit | None = None  # None: more of the prompt is left
+    commit: Choices | None = None  # None: more of the prompt is left
     no_draft: NoDraft | None = None
     drafted: bool = False
 
@@ -130,7 +131,7 @@ def choose_drafts(turns: Sequence[Turn], decoder: Decoder, budget: Budget, decod
     return chosen
 
 
-def _no_draft(session: Session, commit: Commit, decoder: Decoder, budget: Budget, decoding: int) -> NoDraft | None:
+def _no_draft(session: Session, commit: Choices, decoder: Decoder, budget: Budget, decoding: int) -> NoDraft | None:
     if commit.finished:
         return NoDraft.FINISHED
     if decoder.proposer is None:

@@ -21,8 +21,8 @@ from dartspec.services.verifier.loops import EXP
 # Keys of a block; their scores are made and weighed together.
 KEYS = 64
 # Scores of so many keys are a vector, and elements of a row are, if heads have a multiple of it.
-_LANES = 16
-_VECTORS = KEYS // _LANES
+LANES = 16
+_VECTORS = KEYS // LANES
 # Vectors of sums that are kept in registers at a time.
 _KEPT = 16
 # Steps of a sum over a head's elements that are written out.
@@ -30,13 +30,13 @@ _UNROLLED = 4
 _CACHE_LINE = 64
 
 _FLOAT, _I32, _I64, _BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.IntType(8)
-_SCORES = ir.VectorType(_FLOAT, _LANES)
+_SCORES = ir.VectorType(_FLOAT, LANES)
 
 
 def lanes(head_dim: int, dtype: torch.dtype) -> int:
     """Lanes of the vectors that rows are read as. Less than 2: there is no such code for heads of that size."""
     words = head_dim * dtype.itemsize // 4
-    return min(words & -words, _LANES) if words * 4 == head_dim * dtype.itemsize else 0
+    return min(words & -words, LANES) if words * 4 == head_dim * dtype.itemsize else 0
 
 
 @intrinsic(prefer_literal=True)
@@ -71,7 +71,7 @@ def scores(_, queries, keys, out, group, head_dim):
 
     def code(context, builder, _signature, args):
         queries, keys, out = args[:3]
-        size, zeros = head_dim.literal_value, ir.Constant(_SCORES, [0.0] * _LANES)
+        size, zeros = head_dim.literal_value, ir.Constant(_SCORES, [0.0] * LANES)
         steps = _UNROLLED if size % _UNROLLED == 0 else 1
         for heads in _chunks(group.literal_value, _VECTORS):
             sums = {
@@ -83,7 +83,7 @@ def scores(_, queries, keys, out, group, head_dim):
                 for step in range(steps):
                     element = builder.add(builder.mul(loop.index, ir.Constant(_I64, steps)), ir.Constant(_I64, step))
                     column = builder.add(keys, builder.mul(element, ir.Constant(_I64, 4 * KEYS)))
-                    found = [_load(builder, column, 4 * _LANES * part, _SCORES) for part in range(_VECTORS)]
+                    found = [_load(builder, column, 4 * LANES * part, _SCORES) for part in range(_VECTORS)]
                     query = builder.add(queries, builder.mul(element, ir.Constant(_I64, 4)))
                     for head in heads:
                         spread = broadcast(builder, _load(builder, query, 4 * size * head, _FLOAT), _SCORES)
@@ -91,7 +91,7 @@ def scores(_, queries, keys, out, group, head_dim):
                             place = sums[head, part]
                             builder.store(_fused(builder, spread, found[part], builder.load(place)), place)
             for (head, part), place in sums.items():
-                _save(builder, builder.load(place), out, 4 * (KEYS * head + _LANES * part))
+                _save(builder, builder.load(place), out, 4 * (KEYS * head + LANES * part))
         return context.get_dummy_value()
 
     return types.void(queries, keys, out, group, head_dim), code
@@ -107,22 +107,22 @@ def weigh(_, weights, most, total, sums, group, head_dim):
     def code(context, builder, _signature, args):
         weights, most, total, sums = args[:4]
         for head in range(group.literal_value):
-            found = [_load(builder, weights, 4 * (KEYS * head + _LANES * part), _SCORES) for part in range(_VECTORS)]
+            found = [_load(builder, weights, 4 * (KEYS * head + LANES * part), _SCORES) for part in range(_VECTORS)]
             before = _load(builder, most, 4 * head, _FLOAT)
-            new = _larger(builder, before, _across(builder, found, _larger))
+            new = larger(builder, before, across(builder, found, larger))
             shift = broadcast(builder, new, _SCORES)
-            made = [_exp(builder, builder.fsub(part, shift)) for part in found]
+            made = [exp(builder, builder.fsub(part, shift)) for part in found]
             for part, values in enumerate(made):
-                _save(builder, values, weights, 4 * (KEYS * head + _LANES * part))
-            fits = _exp(builder, builder.fsub(broadcast(builder, before, _SCORES), shift))
+                _save(builder, values, weights, 4 * (KEYS * head + LANES * part))
+            fits = exp(builder, builder.fsub(broadcast(builder, before, _SCORES), shift))
             fit = builder.extract_element(fits, ir.Constant(_I32, 0))
-            added = _across(builder, made, lambda b, x, y: b.fadd(x, y))
+            added = across(builder, made, lambda b, x, y: b.fadd(x, y))
             _save(builder, new, most, 4 * head)
             was = _load(builder, total, 4 * head, _FLOAT)
             _save(builder, builder.fadd(builder.fmul(was, fit), added), total, 4 * head)
             size, at = head_dim.literal_value, 0
             while at < size:
-                width = min(_LANES, 1 << (size - at).bit_length() - 1)
+                width = min(LANES, 1 << (size - at).bit_length() - 1)
                 kind = ir.VectorType(_FLOAT, width)
                 part = _load(builder, sums, 4 * (size * head + at), kind)
                 _save(builder, builder.fmul(part, broadcast(builder, fit, kind)), sums, 4 * (size * head + at))
@@ -223,34 +223,34 @@ def _halves(width, distance):
     return ir.Constant(integers, near), ir.Constant(integers, far)
 
 
-def _across(builder, vectors, join):
+def across(builder, vectors, join):
     """All elements of some vectors joined to one."""
     while len(vectors) > 1:
         half = len(vectors) // 2
         vectors = [join(builder, *pair) for pair in zip(vectors[:half], vectors[half:], strict=True)]
-    found, distance = vectors[0], _LANES // 2
+    found, distance = vectors[0], LANES // 2
     while distance:
-        other = [lane ^ distance for lane in range(_LANES)]
-        moved = builder.shuffle_vector(found, found, ir.Constant(ir.VectorType(_I32, _LANES), other))
+        other = [lane ^ distance for lane in range(LANES)]
+        moved = builder.shuffle_vector(found, found, ir.Constant(ir.VectorType(_I32, LANES), other))
         found, distance = join(builder, found, moved), distance // 2
     return builder.extract_element(found, ir.Constant(_I32, 0))
 
 
-def _larger(builder, x, y):
+def larger(builder, x, y):
     return builder.select(builder.fcmp_ordered(">", x, y), x, y)
 
 
-def _exp(builder, x):
+def exp(builder, x):
     """exp of a vector, as `loops.exp` makes it."""
-    integers = ir.VectorType(_I32, _LANES)
+    integers = ir.VectorType(_I32, LANES)
 
     def every(value, kind=_SCORES):
-        return ir.Constant(kind, [value] * _LANES)
+        return ir.Constant(kind, [value] * LANES)
 
     def floor(value):
-        return builder.call(_declared(builder, f"llvm.floor.v{_LANES}f32", _SCORES, 1), [value])
+        return builder.call(_declared(builder, f"llvm.floor.v{LANES}f32", _SCORES, 1), [value])
 
-    x = _larger(builder, x, every(EXP.least))
+    x = larger(builder, x, every(EXP.least))
     whole = floor(_fused(builder, x, every(EXP.log2_e), every(0.5)))
     x = _fused(builder, whole, every(-EXP.ln2_high), x)
     x = _fused(builder, whole, every(-EXP.ln2_low), x)

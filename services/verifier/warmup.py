@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from dartspec.services.common.types import Sampling, Tree
-from dartspec.services.verifier import draw, draw_together
+from dartspec.services.verifier import draw, looks
 from dartspec.services.verifier.admission import Admission
 from dartspec.services.verifier.attention import Segment
 from dartspec.services.verifier.cost import CONTEXTS, FEWER_ROWS, CostTable, measure
@@ -35,7 +35,7 @@ def positions_needed(max_nodes: int) -> int:
 def warm_up(decoder: Decoder, admission: Admission) -> None:
     """Prefill, draft, decode one token and verify a tree of the largest size, once each, and compile the draw."""
     draw.warm_up()
-    draw_together.warm_up()
+    looks.warm_up()
     session = _open(decoder, admission)
     try:
         if decoder.proposer is not None:

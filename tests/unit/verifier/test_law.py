@@ -20,9 +20,9 @@ from dartspec.services.common.types import Float32, Sampling, Tree
 from dartspec.services.verifier import noise
 from dartspec.services.verifier.edits import History
 from dartspec.services.verifier.sampling import choose
-from dartspec.services.verifier.tree import walk
 
 from .naive_noise import naive_philox
+from .walks import walk
 
 UInt64 = NDArray[np.uint64]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 
-from dartspec.services.verifier import rows
-from dartspec.services.verifier.rows import LogitRows, Row, Summary, floats, stored, summed_up
+from dartspec.services.verifier import looks
+from dartspec.services.verifier.looks import look, row_of
+from dartspec.services.verifier.rows import Row, Summary, floats, stored
 from dartspec.services.verifier.serial import SERIAL_ELEMENTS, exp_in_place
 
 
@@ -17,9 +19,13 @@ from dartspec.services.verifier.serial import SERIAL_ELEMENTS, exp_in_place
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to sum a row up."""
     if request.param == "numpy":
-        monkeypatch.setattr(rows, "_loop", lambda short: None)
+        monkeypatch.setattr(looks, "_loop", lambda short: None)
     else:
-        assert rows._loop(True) is not None, "numba is part of the verifier's packages"
+        assert looks._loop(True) is not None, "numba is part of the verifier's packages"
+
+
+def rows_of(logits: torch.Tensor, chosen: Sequence[int]) -> list[Row]:
+    return [found.row for found in look(stored(logits), chosen, [None] * len(chosen))]
 
 
 def test_every_bfloat16_is_the_float32_that_torch_makes_of_it() -> None:
@@ -49,7 +55,7 @@ def test_a_summary_is_what_a_sort_and_a_sum_in_float64_give(vocab: int, dtype: t
         logits[3] = -4.0  # nothing but ties
         logits[4] += 200.0
         logits[5] -= 200.0
-        for row, found in enumerate(summed_up(stored(logits), range(6))):
+        for row, found in enumerate(rows_of(logits, range(6))):
             got = found.summary
             values = logits[row].double().tolist()
             order = sorted(range(vocab), key=lambda token: (-values[token], token))
@@ -68,27 +74,24 @@ def test_a_nan_is_the_largest_and_a_row_of_nothing_has_none(place: int, dtype: t
     logits[0, place] = math.nan
     logits[1, place] = -math.nan
     logits[2] = -math.inf
-    first, second, nothing = summed_up(stored(logits), range(3))
+    first, second, nothing = rows_of(logits, range(3))
     assert math.isnan(first.summary.largest)
     assert math.isnan(second.summary.largest)
     assert nothing.summary.largest == -math.inf
 
 
-def test_rows_are_found_by_number_whether_they_were_wanted_or_not() -> None:
+def test_rows_are_found_by_number() -> None:
     logits = torch.randn(5, 700).bfloat16()
-    table = LogitRows(logits, [3, 1])
-    for number in range(5):
-        row = table[number]
+    for number, row in zip([3, 1], rows_of(logits, [3, 1]), strict=True):
         assert row.summary.best == int(logits[number].float().argmax())
         assert (row.values == logits[number].float().numpy()).all()
         assert row.logit(17) == float(logits[number, 17])
         assert row.logit(row.summary.best) == float(logits[number].max())
-        assert row.address == logits[number].data_ptr()
-    assert LogitRows(logits[:0], [])._rows == {}
+    assert rows_of(logits[:0], []) == []
 
 
 def test_a_row_of_floats_is_summed_up() -> None:
-    row = Row.of(np.array([1.0, 4.0, 3.5], np.float32))
+    row = row_of(np.array([1.0, 4.0, 3.5], np.float32))
     assert row.summary[:3] == Summary(1, 4.0, 3.5, 0.0)[:3]
     assert row.summary.log_normalizer == pytest.approx(math.log(sum(map(math.exp, (1.0, 4.0, 3.5)))), abs=1e-6)
 

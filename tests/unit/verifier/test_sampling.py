@@ -15,8 +15,8 @@ from dartspec.services.common.errors import InternalError
 from dartspec.services.common.types import Sampling
 from dartspec.services.verifier.candidates import largest
 from dartspec.services.verifier.edits import History
+from dartspec.services.verifier.looks import row_of
 from dartspec.services.verifier.noise import gumbel
-from dartspec.services.verifier.rows import Row
 from dartspec.services.verifier.sampling import choose, choose_with_margin, processed
 
 from .naive_sampling import naive_processed
@@ -159,7 +159,7 @@ def rig_the_coin(monkeypatch: pytest.MonkeyPatch, bits_of: Callable[[np.ndarray]
         return tuple(int(word[0]) for word in philox(np.array([counter]), position, seed))
 
     # Compiled code makes its own bits.
-    monkeypatch.setattr("dartspec.services.verifier.draw_together._loop", lambda short: None)
+    monkeypatch.setattr("dartspec.services.verifier.looks._loop", lambda short: None)
     monkeypatch.setattr("dartspec.services.verifier.draw_kernel.survivors", None)
     monkeypatch.setattr("dartspec.services.verifier.noise.philox", philox)
     monkeypatch.setattr("dartspec.services.verifier.noise.philox_once", philox_once)
@@ -229,7 +229,7 @@ def test_the_margin_is_the_distance_to_the_runner_up() -> None:
         (Sampling(1.0, 9, top_k=1), math.inf),
     ]
     for sampling, expected in cases:
-        assert choose_with_margin(Row.of(logits), 0, History(), sampling, 0, NONE)[1] == expected
+        assert choose_with_margin(row_of(logits), 0, History(), sampling, 0, NONE)[1] == expected
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from dartspec.services.common.errors import InvalidArgument
 from dartspec.services.common.types import Tree
-from dartspec.services.verifier.tree import check_tree, cut, depths, visible_rows, walk
+from dartspec.services.verifier.tree import check_tree, cut, depths, visible_rows
+
+from .walks import walk
 
 
 def tree_of(edges: Sequence[tuple[int, int]], survival: Sequence[float] | None = None) -> Tree:

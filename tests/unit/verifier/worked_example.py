@@ -10,7 +10,9 @@ from dartspec.services.common.types import Sampling, Tree
 from dartspec.services.verifier.edits import History
 from dartspec.services.verifier.noise import gumbel
 from dartspec.services.verifier.sampling import choose, processed
-from dartspec.services.verifier.tree import Walk, walk
+from dartspec.services.verifier.tree import Walk
+
+from .walks import walk
 
 # Raw logits of the next token, by the last one.
 LOGITS = {0: [0.1, 1.4, 0.8, 0.2], 1: [1.2, 0.3, 0.9, -0.5], 2: [0.6, 0.7, 1.1, -1.0], 3: [0.5, 0.2, 0.4, 0.9]}

@@ -1,4 +1,7 @@
-"""The draws from many rows of logits as a compiled loop, up to the last digits of their noise. A piece is a row."""
+"""Looks at many rows of logits as a compiled loop: summaries, and draws up to the last digits of their noise.
+
+A piece is a row.
+"""
 # mypy: allow-untyped-defs
 
 from __future__ import annotations
@@ -7,8 +10,9 @@ import numpy as np
 import torch
 from numba import carray, njit
 
-from dartspec.services.verifier import edits
+from dartspec.services.verifier import edits, summary_loop
 from dartspec.services.verifier.loops import SOURCES, Loop, kind_of, numbers, pointer, take, widened
+from dartspec.services.verifier.row_vectors import PART
 from dartspec.services.verifier.shortlist_loop import (
     BEST,
     FIELDS,
@@ -21,10 +25,16 @@ from dartspec.services.verifier.shortlist_loop import (
     shortlist,
     top,
 )
+from dartspec.services.verifier.summary_loop import summary
 
 # Logarithms and powers differ in their last digits from numpy's, which count. What is closer than that, relatively, is
 # not decided here.
 _CLOSE = 1e-10
+# Numbers of a row of its own: address, that of its edits' table, how many those are, position, both halves of the seed.
+_OWN = 6
+# What is found: the numbers of `summary_loop.py`; the token and its logit; its score before the noise and the
+# runner-up's, and the noise bits of both.
+_DRAWN, _LOGIT, _SCORES, _BITS, _FOUND = summary_loop.FIELDS, 5, 6, 8, 10
 _TOKEN, _ADDED, _FACTOR, _TAKEN, _EDIT_FIELDS = edits.TOKEN, edits.ADDED, edits.FACTOR, edits.TAKEN, edits.FIELDS
 
 
@@ -103,36 +113,41 @@ def _race(places, ids, logits, bits, fields, out):
                 third = max(third, total)
     if winner < 0 or first - second <= _CLOSE * (1 + abs(first)) or second - third <= _CLOSE * (1 + abs(second)):
         return
-    out[0], out[1], out[3] = ids[winner], logits[winner] / temperature, bits[winner]
+    out[_DRAWN], out[_SCORES], out[_BITS] = ids[winner], logits[winner] / temperature, bits[winner]
     if runner_up >= 0:
-        out[2], out[4] = logits[runner_up] / temperature, bits[runner_up]
+        out[_SCORES + 1], out[_BITS + 1] = logits[runner_up] / temperature, bits[runner_up]
 
 
-def draw_loop(dtype: torch.dtype) -> Loop:
+def look_loop(dtype: torch.dtype) -> Loop:
     """The loop for rows of this type.
 
     Its numbers are: size of the vocabulary and tokens of the longest list that is looked at; and addresses: of int64
     [n, 6], a row's address, that of its edits' table, how many those are, position, and both halves of the seed; of the
-    numbers of `shortlist_loop.py`, float64 [n, FIELDS]; and of what is found, float64 [n, 5]: the token, its score
-    before the noise and the runner-up's, and the noise bits of both. The token is -1 where the row must be drawn from
-    in another way; the second score is minus infinity without a runner-up.
+    numbers of `shortlist_loop.py`, float64 [n, FIELDS], with temperature 0 where nothing shall be drawn; and of what is
+    found, float64 [n, 10]: the summary, the token, its raw logit, its score before the noise and the runner-up's, and
+    the noise bits of both. The token is -1 where none was drawn, or the row must be drawn from in another way; the
+    second score is minus infinity without a runner-up.
     """
     kind, sources = kind_of(dtype), SOURCES
 
-    def draw(block):
+    def look(block):
         vocab, room, rows_at, fields_at, out_at = numbers(block, 5, sources)
+        maxima = np.empty((vocab + PART - 1) // PART, np.float32)
         ids, logits, bits = np.empty(room, np.int64), np.empty(room, np.float64), np.empty(room, np.uint64)
         while True:
             piece = take(block)
             if piece < 0:
                 return
-            own = carray(pointer(rows_at + 48 * piece), 3, np.int64)
-            keys = carray(pointer(rows_at + 48 * piece + 24), 3, np.uint64)
+            own = carray(pointer(rows_at + 8 * _OWN * piece), 3, np.int64)
+            keys = carray(pointer(rows_at + 8 * (_OWN * piece + 3)), 3, np.uint64)
             fields = carray(pointer(fields_at + 8 * FIELDS * piece), FIELDS, np.float64)
-            out = carray(pointer(out_at + 40 * piece), 5, np.float64)
-            out[:] = 0.0
-            out[0], out[2] = -1.0, -np.inf
+            out = carray(pointer(out_at + 8 * _FOUND * piece), _FOUND, np.float64)
             row, edited = carray(pointer(own[0]), vocab, kind), own[2]
+            summary(row, maxima, out)
+            out[_DRAWN:] = 0.0
+            out[_DRAWN], out[_SCORES + 1] = -1.0, -np.inf
+            if fields[TEMPERATURE] == 0.0 or not -np.inf < out[summary_loop.LARGEST] < np.inf:
+                continue
             table = carray(pointer(own[1]), (edited, _EDIT_FIELDS), np.float64)
             values = np.empty(edited, np.float64)
             if edited:
@@ -141,11 +156,14 @@ def draw_loop(dtype: torch.dtype) -> Loop:
                 fields[BEST], fields[LARGEST] = top(changed)
                 found = shortlist(changed, fields, keys, ids, bits)
             else:
+                fields[BEST], fields[LARGEST] = out[summary_loop.BEST], out[summary_loop.LARGEST]
                 found = shortlist(row, fields, keys, ids, bits)
             if not 0 < found <= room:
                 continue
             _look_up(row, table, values, ids[:found], logits[:found])
             staying = _staying(logits[:found], fields)
             _race(staying, ids, logits, bits, fields, out)
+            if out[_DRAWN] >= 0:
+                out[_LOGIT] = widened(row[np.int64(out[_DRAWN])])
 
-    return Loop(draw)
+    return Loop(look)
