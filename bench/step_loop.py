@@ -2,8 +2,9 @@
 
 An engine in this process answers with so many sessions at a time, plainly or with the head's own chains, at several
 ways of sampling. What a step takes outside the target's pass and the draft (packing, sampling, walking, moving rows,
-messages) is its own time. The last line is a JSON object with `ways`: `drafts`, `sampling`, `step_ms`, `own_ms` (means)
-and `own_share`.
+messages) is its own time. There is KV memory for the sessions and a few kept prefixes, all of it used before: as in a
+server that has been up for a while, whose new prefixes take the place of old ones. The last line is a JSON object with
+`ways`: `drafts`, `sampling`, `step_ms`, `own_ms` (means) and `own_share`.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from bench.engine_driver import EngineClient, own_chain, text_windows
+from bench.engine_driver import PROMPT_TOKENS, EngineClient, own_chain, text_windows
 from dartspec.cli.locations import BUILT_IN_MODEL, shipped_directory
 from dartspec.services.common.types import Sampling
 from dartspec.services.verifier.config import VerifierSettings
 from dartspec.services.verifier.engine import Engine
+from dartspec.services.verifier.kv_cache import SLOT_BLOCK, rounded_capacity
 from dartspec.services.verifier.offline import started_engine
 from dartspec.services.verifier.replica import Replica
 from dartspec.services.verifier.stats import Figures
 
+BUDGET = 7
+# Of prefixes that nobody holds any more: fewer than the sessions leave behind.
+KEPT_POSITIONS = 2 * SLOT_BLOCK
 SAMPLINGS = {
     "greedy": Sampling(0.0, 1),
     "temperature 0.8": Sampling(0.8, 1),
@@ -49,6 +54,8 @@ def measure(replica: Replica, engine: Engine, sessions: int, tokens: int) -> lis
     client, figures = EngineClient(engine), engine.stats.figures
     prompts = text_windows(replica, sessions)
     ways = [(drafts, name) for drafts in (False, True) for name in SAMPLINGS]
+    for _ in range(2):
+        client.answers(prompts, tokens)  # after which all memory has been written
     found: list[dict[str, Any]] = []
     for drafts, name in tqdm(ways, unit="way", disable=None):
         candidates = own_chain if drafts else None
@@ -67,8 +74,14 @@ def measure(replica: Replica, engine: Engine, sessions: int, tokens: int) -> lis
 def main(sessions: int, tokens: int, dtype: str) -> None:
     """Measure and print."""
     head = shipped_directory(BUILT_IN_MODEL)
+    slot = rounded_capacity(PROMPT_TOKENS + tokens + BUDGET + 1)
     settings = VerifierSettings(
-        model=BUILT_IN_MODEL, head=str(head), dtype=dtype, budget="fixed:7", max_sessions=sessions
+        model=BUILT_IN_MODEL,
+        head=str(head),
+        dtype=dtype,
+        budget=f"fixed:{BUDGET}",
+        max_sessions=sessions,
+        kv_positions=sessions * slot + KEPT_POSITIONS,
     )
     replica, engine = started_engine(settings)
     ways = measure(replica, engine, sessions, tokens)
