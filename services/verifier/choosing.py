@@ -10,8 +10,8 @@ import torch
 from dartspec.services.common.errors import DartspecError
 from dartspec.services.common.types import TopTokens, Tree
 from dartspec.services.verifier.logprobs import log_probability, top_tokens
-from dartspec.services.verifier.looks import Look, Toss, look
-from dartspec.services.verifier.rows import stored
+from dartspec.services.verifier.looks import Toss, look
+from dartspec.services.verifier.rows import Row, stored
 from dartspec.services.verifier.sampling import choose_with_margin, toss_of
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.tree import Walk
@@ -23,6 +23,18 @@ class Choices:
 
     error: why the session failed. finished: the answer is over.
     """
+
+    __slots__ = (
+        "_first",
+        "_position",
+        "error",
+        "finished",
+        "logprobs",
+        "margins",
+        "session",
+        "top_logprobs",
+        "walk",
+    )
 
     def __init__(self, session: Session, tree: Tree, first: int, position: int) -> None:
         """first: the root's row among all whose logits there are. position: of the first token that is chosen."""
@@ -47,12 +59,12 @@ class Choices:
         opened = session.opened
         return toss_of(vocab, position, session.history, opened.sampling, opened.seed, session.enders)
 
-    def take(self, found: Look) -> bool:
+    def take(self, row: Row) -> bool:
         """Choose the next token from its row; whether there is another one to choose."""
-        session, row = self.session, found.row
+        session = self.session
         opened, history = session.opened, session.history
-        if found.drawn is not None:
-            token, margin, logit = found.drawn
+        if row.drawn is not None:
+            token, margin, logit = row.drawn
         else:
             position = self._position + len(self.margins)
             token, margin = choose_with_margin(row, position, history, opened.sampling, opened.seed, session.enders)
@@ -72,15 +84,15 @@ def choose_all(choices: Sequence[Choices], logits: torch.Tensor) -> None:
     """Let every session choose. logits [n, V], on the host if there are choices."""
     if not choices:
         return
-    rows, vocab, going = stored(logits), logits.shape[1], list(choices)
+    every, vocab, going = stored(logits), logits.shape[1], list(choices)
     while going:
-        found = look(rows, [each.row for each in going], [each.toss(vocab) for each in going])
-        going = [each for each, look_at in zip(going, found, strict=True) if _goes_on(each, look_at)]
+        rows = look(every, [each.row for each in going], [each.toss(vocab) for each in going])
+        going = [each for each, row in zip(going, rows, strict=True) if _goes_on(each, row)]
 
 
-def _goes_on(choices: Choices, found: Look) -> bool:
+def _goes_on(choices: Choices, row: Row) -> bool:
     try:
-        return choices.take(found)
+        return choices.take(row)
     except DartspecError as error:
         choices.error = error
         return False

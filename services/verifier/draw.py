@@ -43,7 +43,9 @@ def draw_of_row(scores: Scores | Stored, best: int, temperature: float, position
         ids, bits = np.empty(len(scores), np.int64), np.empty(len(scores), np.uint64)
         kind = np.float64 if scores.dtype == np.float64 else np.float32
         levels = (kind(floor), kind(near))
-        count = draw_kernel.survivors(scores, *levels, np.uint32(_LUCKY), *_key_words(position, seed), ids, bits)
+        maxima = np.full(-(-len(scores) // draw_kernel.PART), np.inf, np.float32)
+        keys = np.uint32(_LUCKY), *_key_words(position, seed)
+        count = draw_kernel.survivors(scores, maxima, *levels, *keys, ids, bits)
         ids, bits = ids[:count], bits[:count]
     return _first(ids, _floats(scores[ids]).astype(np.float64) / max(temperature, COLDEST), bits)
 

@@ -15,14 +15,15 @@ from typing import Any, Literal
 import numpy as np
 
 LANES: Any
+PART: Any
 lowest_bit: Any
 reaching: Any
 widened: Any
 try:
     from dartspec.services.verifier.loops import lowest_bit, widened
-    from dartspec.services.verifier.row_vectors import LANES, reaching
+    from dartspec.services.verifier.row_vectors import LANES, PART, reaching
 except ImportError:  # without numba nothing is compiled
-    LANES = lowest_bit = reaching = widened = None
+    LANES = PART = lowest_bit = reaching = widened = None
 
 Kernel = Callable[..., Any]
 
@@ -34,8 +35,6 @@ FAR = 6.0
 _U32, _M0, _M1 = np.uint64(0xFFFFFFFF), np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _SHIFT = np.uint64(32)
-_GROUPS = 64  # counters of a block, each for four tokens
-_BLOCK = 4 * _GROUPS
 
 
 def _compiled(function: Kernel, inline: Literal["never", "always"] = "never") -> Kernel | None:
@@ -64,37 +63,45 @@ words_of: Any = _compiled(_philox, inline="always")
 
 
 def _survivors(
-    scores: Any, floor: Any, near: Any, lucky: Any, position: Any, key0: Any, key1: Any, ids: Any, bits: Any
+    scores: Any,
+    maxima: Any,
+    floor: Any,
+    near: Any,
+    lucky: Any,
+    position: Any,
+    key0: Any,
+    key1: Any,
+    ids: Any,
+    bits: Any,
 ) -> int:
     """Tokens whose score reaches ``near``, or ``floor`` with noise bits of at least ``lucky``, rising; their number.
 
     More than ``ids`` has room for: there are too many to be found.
 
-    scores: [V], floats or bits of bfloat16; floor, near: of their type, or float32 for bits. lucky: uint32. position,
-    key0, key1: uint64 below 2^32. Ids, int64, and noise bits, uint64, are written to the start of ``ids`` and ``bits``
-    [room].
+    scores: [V], floats or bits of bfloat16; maxima: float32, at least the largest score of each part; floor, near: of
+    the scores' type, or float32 for bits. lucky: uint32. position, key0, key1: uint64 below 2^32. Ids, int64, and noise
+    bits, uint64, are written to the start of ``ids`` and ``bits`` [room].
     """
     vocab, room, found = len(scores), len(ids), 0
-    words = np.empty(_BLOCK, np.uint32)
-    for begin in range(0, vocab, _BLOCK):
-        whole = begin + _BLOCK <= vocab
-        alive = 0 if whole else 1
-        if whole:
-            for part in range(begin, begin + _BLOCK, LANES):
-                alive |= reaching(scores, part, floor)
-        if alive == 0:
+    words = np.empty(PART, np.uint32)
+    for begin in range(0, vocab, PART):
+        most, size = maxima[begin // PART], min(PART, vocab - begin)
+        if most < floor:
             continue
         first = np.uint64(begin >> 2)
-        for group in range(_GROUPS):
+        for group in range(PART >> 2):  # a counter for four tokens
             w0, w1, w2, w3 = words_of(first + np.uint64(group), position, key0, key1)
             words[4 * group], words[4 * group + 1], words[4 * group + 2], words[4 * group + 3] = w0, w1, w2, w3
-        for part in range(0, min(_BLOCK, vocab - begin), LANES):
-            if whole:
-                likely = reaching(scores, begin + part, near)
-                hits = likely | (reaching(words, part, lucky) & reaching(scores, begin + part, floor))
+        for part in range(0, size, LANES):
+            hits = 0
+            if part + LANES <= size:
+                hits = reaching(words, part, lucky)
+                if hits:
+                    hits &= reaching(scores, begin + part, floor)
+                if most >= near:
+                    hits |= reaching(scores, begin + part, near)
             else:
-                hits = 0
-                for lane in range(min(LANES, vocab - begin - part)):
+                for lane in range(size - part):
                     score = widened(scores[begin + part + lane])
                     if score >= near or (words[part + lane] >= lucky and score >= floor):
                         hits |= 1 << lane

@@ -23,9 +23,8 @@ from dartspec.services.verifier.shortlist_loop import (
     TOP_P,
     TOTAL,
     shortlist,
-    top,
 )
-from dartspec.services.verifier.summary_loop import summary
+from dartspec.services.verifier.summary_loop import best_of, maxima_of, summary
 
 # Logarithms and powers differ in their last digits from numpy's, which count. What is closer than that, relatively, is
 # not decided here.
@@ -153,11 +152,12 @@ def look_loop(dtype: torch.dtype) -> Loop:
             if edited:
                 changed = np.empty(vocab, np.float32)
                 _edit(row, table, changed, values)
-                fields[BEST], fields[LARGEST] = top(changed)
-                found = shortlist(changed, fields, keys, ids, bits)
+                maxima_of(changed, maxima)
+                fields[BEST], fields[LARGEST], _ = best_of(changed, maxima)
+                found = shortlist(changed, maxima, fields, keys, ids, bits)
             else:
                 fields[BEST], fields[LARGEST] = out[summary_loop.BEST], out[summary_loop.LARGEST]
-                found = shortlist(row, fields, keys, ids, bits)
+                found = shortlist(row, maxima, fields, keys, ids, bits)
             if not 0 < found <= room:
                 continue
             _look_up(row, table, values, ids[:found], logits[:found])

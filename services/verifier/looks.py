@@ -6,18 +6,21 @@ What comes of a row depends on it alone, to the last bit, and not on the others.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dartspec.services.common.types import Float32, Sampling
 from dartspec.services.verifier import noise
 from dartspec.services.verifier.edits import Edits
 from dartspec.services.verifier.optional_loop import loop_or_none
-from dartspec.services.verifier.rows import Row, Stored, Summary, floats, summary_of
+from dartspec.services.verifier.rows import Drawn, Row, Stored, Summary, floats, summary_of
 
 # Tokens of a short list at most.
 _ROOM = 4096
@@ -44,22 +47,7 @@ class Toss(NamedTuple):
     edits: Edits
 
 
-class Drawn(NamedTuple):
-    """A token, the margin by which it won, as `sampling.choose_with_margin` says, and its raw logit."""
-
-    token: int
-    margin: float
-    logit: float
-
-
-class Look(NamedTuple):
-    """A row, and what was drawn from it; None if nothing was."""
-
-    row: Row
-    drawn: Drawn | None
-
-
-def look(logits: Stored, chosen: Sequence[int], tosses: Sequence[Toss | None]) -> list[Look]:
+def look(logits: Stored, chosen: Sequence[int], tosses: Sequence[Toss | None]) -> list[Row]:
     """At the chosen rows of logits [n, V], with a toss for each from which shall be drawn.
 
     Not drawn from are rows that must be in another way. That is all of them where nothing is compiled; and those with
@@ -69,37 +57,42 @@ def look(logits: Stored, chosen: Sequence[int], tosses: Sequence[Toss | None]) -
     loop = _loop(logits.dtype == np.uint16) if chosen else None
     if loop is None:
         rows = (logits[number] for number in chosen)
-        return [Look(Row(row, summary_of(floats(row))), None) for row in rows]
+        return [Row(row, summary_of(floats(row)), None) for row in rows]
     (stride, step), vocab, count = logits.strides, logits.shape[1], len(chosen)
     assert step == logits.itemsize
-    first = logits.ctypes.data
-    own = [
-        (first + stride * number, *(_NO_KEYS if toss is None else _keys(toss)))
-        for number, toss in zip(chosen, tosses, strict=True)
-    ]
-    parameters = [_NO_DRAW if toss is None else _parameters(toss.sampling, vocab) for toss in tosses]
-    arrays = np.array(own), np.array(parameters), np.empty((count, _FOUND))
-    operations = _SUMMARY_OPERATIONS + (_DRAW_OPERATIONS if any(tosses) else 0)
-    loop(count, operations * count * vocab, vocab, min(_ROOM, vocab), *(array.ctypes.data for array in arrays))
-    out = arrays[2]
-    found = out.tolist()
-    drawn: list[Drawn | None] = [None] * count
-    if any(tosses):
-        totals = out[:, 6:8] + noise.gumbel_of_bits(out[:, 8:].astype(np.uint64))
-        margins = (totals[:, 0] - totals[:, 1]).tolist()
-        for number, ((*_, token, logit, _, _, _, _), margin) in enumerate(zip(found, margins, strict=True)):
-            if token >= 0:
-                drawn[number] = Drawn(int(token), margin, logit)
+    first, coins = logits.ctypes.data, any(toss is not None for toss in tosses)
+    keys, parameters = array("Q"), array("d")
+    for number, toss in zip(chosen, tosses, strict=True):
+        keys.append(first + stride * number)
+        keys.extend(_NO_KEYS if toss is None else _keys(toss))
+        parameters.extend(_NO_DRAW if toss is None else _parameters(toss.sampling, vocab))
+    out = np.empty((count, _FOUND))
+    operations = count * vocab * (_SUMMARY_OPERATIONS + _DRAW_OPERATIONS * coins)
+    addresses = keys.buffer_info()[0], parameters.buffer_info()[0], out.ctypes.data
+    loop(count, operations, vocab, min(_ROOM, vocab), *addresses)
+    margins = _margins(out) if coins else repeat(0.0)
     return [
-        Look(Row(logits[number], Summary(int(best), largest, runner_up, normalizer)), token)
-        for number, (best, largest, runner_up, normalizer, *_), token in zip(chosen, found, drawn, strict=True)
+        Row(
+            logits[number],
+            Summary(int(best), *summary),
+            None if token < 0 else Drawn(int(token), margin, logit),
+        )
+        for number, (best, *summary, token, logit, _, _, _, _), margin in zip(
+            chosen, out.tolist(), margins, strict=False
+        )
     ]
+
+
+def _margins(found: NDArray[np.float64]) -> list[float]:
+    """By how much the first token won against the second, where there is one; else a number without meaning."""
+    totals = found[:, 6:8] + noise.gumbel_of_bits(found[:, 8:].astype(np.uint64))
+    return (totals[:, 0] - totals[:, 1]).tolist()
 
 
 def row_of(logits: Float32) -> Row:
     """From float32 [V]."""
-    (found,) = look(logits[None], [0], [None])
-    return found.row
+    (row,) = look(logits[None], [0], [None])
+    return row
 
 
 def warm_up() -> None:

@@ -68,19 +68,22 @@ def largest_of_part(_, values, first):
 
 
 @intrinsic
-def weight_of_part(_, values, first, largest):
-    """Sum of exp(value - largest) of values[first : first + PART], float32 or bits of bfloat16, none above it."""
+def weight_of_part(_, values, first, largest, factor):
+    """Sum of exp((value - largest) * factor) of values[first : first + PART], float32 or bits of bfloat16.
+
+    No value is above the largest; the factor is positive.
+    """
 
     def code(context, builder, signature, args):
         zeros = ir.Constant(_VECTOR, [0.0] * LANES)
         sums = [cgutils.alloca_once_value(builder, zeros) for _ in range(_ABREAST)]
-        shift = broadcast(builder, args[2], _VECTOR)
+        shift, scale = broadcast(builder, args[2], _VECTOR), broadcast(builder, args[3], _VECTOR)
         for place, vector in _vectors(context, builder, signature, values, args, sums):
-            weights = exp(builder, builder.fsub(vector, shift))
+            weights = exp(builder, builder.fmul(builder.fsub(vector, shift), scale))
             builder.store(builder.fadd(builder.load(place), weights), place)
         return across(builder, [builder.load(place) for place in sums], lambda b, x, y: b.fadd(x, y))
 
-    return types.float32(values, first, types.float32), code
+    return types.float32(values, first, types.float32, types.float32), code
 
 
 def _vectors(context, builder, signature, values, args, places):

@@ -25,12 +25,21 @@ class Summary(NamedTuple):
     log_normalizer: float  # as `logprobs.log_normalizer`
 
 
-class Row:
-    """One row of raw logits [V]."""
+class Drawn(NamedTuple):
+    """A token, the margin by which it won, as `sampling.choose_with_margin` says, and its raw logit."""
 
-    def __init__(self, stored: Stored, summary: Summary) -> None:
+    token: int
+    margin: float
+    logit: float
+
+
+class Row:
+    """One row of raw logits [V], summed up; and what was drawn from it, None if nothing was."""
+
+    def __init__(self, stored: Stored, summary: Summary, drawn: Drawn | None) -> None:
         self.stored = stored
         self.summary = summary
+        self.drawn = drawn
 
     @cached_property
     def values(self) -> Float32:

@@ -33,10 +33,10 @@ def choose(
     ``enders`` are the ids that end the answer. Raises InternalError when the logits hold a NaN.
     """
     toss = toss_of(len(logits), position, history, sampling, seed, enders)
-    (found,) = look(logits[None], [0], [toss])
-    if found.drawn is not None:
-        return found.drawn.token
-    return choose_with_margin(found.row, position, history, sampling, seed, enders)[0]
+    (row,) = look(logits[None], [0], [toss])
+    if row.drawn is not None:
+        return row.drawn.token
+    return choose_with_margin(row, position, history, sampling, seed, enders)[0]
 
 
 def toss_of(

@@ -13,12 +13,12 @@ from dartspec.services.verifier.row_vectors import PART, largest_of_part, weight
 BEST, LARGEST, RUNNER_UP, NORMALIZER, FIELDS = 0, 1, 2, 3, 4
 
 _NOTHING = np.float32(-np.inf)
-_ZERO = np.float32(0)
+_ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 @njit(error_model="numpy")
-def _maxima(row, maxima):
-    """The largest logit of each part; NaN for one that has a NaN."""
+def maxima_of(row, maxima):
+    """The largest logit of each part, to ``maxima``; NaN for one that has a NaN."""
     whole = len(row) // PART
     for part in range(whole):
         maxima[part] = largest_of_part(row, part * PART)
@@ -34,19 +34,19 @@ def _maxima(row, maxima):
 
 
 @njit(error_model="numpy")
-def _weight(row, largest):
-    """Sum of exp(logit - largest)."""
+def weight_of(row, largest, factor):
+    """Sum of exp((logit - largest) * factor), float32."""
     whole, total = len(row) // PART * PART, _ZERO
     for begin in range(0, whole, PART):
-        total += weight_of_part(row, begin, largest)
+        total += weight_of_part(row, begin, largest, factor)
     for token in range(whole, len(row)):
-        total += exp(widened(row[token]) - largest)
+        total += exp((widened(row[token]) - largest) * factor)
     return total
 
 
 @njit(error_model="numpy")
-def _best(row, maxima):
-    """The first token with the largest logit, that, and the largest of the others. A logit is above minus infinity."""
+def best_of(row, maxima):
+    """The first token with the largest logit, that, and the largest of the others."""
     first, second = 0, _NOTHING
     for part in range(1, len(maxima)):
         if maxima[part] > maxima[first]:
@@ -69,11 +69,11 @@ def summary(row, maxima, out):
 
     maxima: float32, room for a number of every part of the row; out [FIELDS].
     """
-    _maxima(row, maxima)
+    maxima_of(row, maxima)
     out[BEST], out[LARGEST], out[RUNNER_UP], out[NORMALIZER] = 0, _NOTHING, _NOTHING, _NOTHING
     if np.isnan(maxima).any():
         out[LARGEST] = np.nan
     elif maxima.max() > _NOTHING:
-        best, largest, second = _best(row, maxima)
+        best, largest, second = best_of(row, maxima)
         out[BEST], out[LARGEST], out[RUNNER_UP] = best, largest, second
-        out[NORMALIZER] = np.log(np.float64(_weight(row, largest))) + largest
+        out[NORMALIZER] = np.log(np.float64(weight_of(row, largest, _ONE))) + largest

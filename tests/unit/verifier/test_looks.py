@@ -14,9 +14,9 @@ from dartspec.services.common.types import Sampling
 from dartspec.services.verifier import looks
 from dartspec.services.verifier.draw import MARGIN_LIMIT
 from dartspec.services.verifier.edits import History
-from dartspec.services.verifier.looks import Drawn, Look, Toss, look
+from dartspec.services.verifier.looks import Toss, look
 from dartspec.services.verifier.noise import gumbel
-from dartspec.services.verifier.rows import stored
+from dartspec.services.verifier.rows import Drawn, Row, stored
 from dartspec.services.verifier.sampling import FEW_TOKENS, choose_with_margin, toss_of
 
 from .naive_sampling import naive_processed
@@ -25,7 +25,7 @@ NONE: frozenset[int] = frozenset()
 SCALES = (0.1, 1.0, 3.0, 5.0, 10.0, 30.0)
 
 
-def looks_at(logits: torch.Tensor, tosses: Sequence[Toss | None], chosen: Sequence[int] | None = None) -> list[Look]:
+def looks_at(logits: torch.Tensor, tosses: Sequence[Toss | None], chosen: Sequence[int] | None = None) -> list[Row]:
     """At the chosen rows, all of them if nothing is said."""
     return look(stored(logits), range(len(logits)) if chosen is None else chosen, tosses)
 
@@ -79,7 +79,7 @@ def test_rows_are_drawn_as_the_naive_twin_says_and_as_they_are_alone(vocab: int,
         for number in numbers:
             (alone,) = looks_at(logits, [tosses[number]], [number])
             history = History.of(prompts[number], answers[number])
-            by_numpy = choose_with_margin(alone.row, 50 + case, history, samplings[number], number, enders)
+            by_numpy = choose_with_margin(alone, 50 + case, history, samplings[number], number, enders)
             values = logits[number].float().tolist()
             expected = naive_processed(values, prompts[number], answers[number], samplings[number], enders)
             ids = np.array(sorted(expected))
@@ -90,7 +90,7 @@ def test_rows_are_drawn_as_the_naive_twin_says_and_as_they_are_alone(vocab: int,
                     assert got[0] == ids[totals.argmax()], samplings[number]
                     if min(got[1], gap) < MARGIN_LIMIT:
                         assert got[1] == pytest.approx(gap, abs=1e-9)
-            assert together[number].row.summary == alone.row.summary
+            assert together[number].summary == alone.summary
             if number != quiet:
                 assert together[number].drawn == alone.drawn
             if alone.drawn is not None:
@@ -130,7 +130,7 @@ def test_a_sum_that_is_all_but_what_top_p_asks_for_is_left_to_numpy() -> None:
     # Eight tokens of one logit, so the sum of four is half of all, to the last bit.
     logits = torch.full((1, 500), -math.inf)
     logits[0, 20:28] = 2.0
-    row = looks_at(logits, [None])[0].row
+    row = looks_at(logits, [None])[0]
     for sampling in (Sampling(1.0, 9, top_p=0.5), Sampling(0.7, 9, top_p=0.5, top_k=8)):
         tosses = [Toss(sampling, position, 1, History().edits(sampling, NONE)) for position in range(60)]
         assert draws(logits, tosses) == [None] * 60
@@ -144,7 +144,7 @@ def test_a_sum_that_is_all_but_what_top_p_asks_for_is_left_to_numpy() -> None:
 def test_totals_that_are_equal_are_left_to_numpy() -> None:
     logits = torch.zeros(1, 500)
     logits[0, [7, 30, 90]] = 1e30  # no noise changes that
-    row = looks_at(logits, [None])[0].row
+    row = looks_at(logits, [None])[0]
     for sampling in (Sampling(1.0, 9), Sampling(1.0, 9, top_k=5)):
         assert draws(logits, [Toss(sampling, 5, 1, History().edits(sampling, NONE))]) == [None]
         assert choose_with_margin(row, 5, History(), sampling, 1, NONE) == (7, 0.0)
@@ -163,7 +163,7 @@ def test_without_compiled_code_nothing_is_drawn_together(monkeypatch: pytest.Mon
     monkeypatch.setattr(looks, "_loop", lambda short: None)
     (found,) = looks_at(logits, [toss])
     assert found.drawn is None
-    assert choose_with_margin(found.row, 5, History(), sampling, 1, NONE)[0] == compiled.token
+    assert choose_with_margin(found, 5, History(), sampling, 1, NONE)[0] == compiled.token
 
 
 def test_no_rows_are_looked_at() -> None:
