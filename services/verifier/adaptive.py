@@ -79,11 +79,11 @@ class AdaptiveBudget:
         return self.slowdown(False, sessions) if trees else 1.0
 
     def admit(self, trees: Sequence[Tree], forced: Sequence[bool], shape: Shape) -> list[int]:
+        if not any(len(tree) for tree in trees):
+            return [0] * len(trees)
         tops = [np.sort(tree.survival)[::-1][: self.limit].astype(np.float64) for tree in trees]
         self._learn_profile([top for top in tops if len(top)])
-        survival = np.concatenate(tops) if tops else np.zeros(0)
-        if not len(survival):
-            return [0] * len(trees)
+        survival = np.concatenate(tops)
         owner = np.repeat(np.arange(len(tops)), [len(top) for top in tops])
         order = np.argsort(-survival, kind="stable")
         best = self._best(survival[order], len(trees), shape)[0]

@@ -102,8 +102,16 @@ class Admission:
 
     def release(self, session: Session) -> None:
         """The session is gone. What only it held of its tokens may be kept for others."""
+        self.leave(session)
+        self.free(session)
+
+    def leave(self, session: Session) -> None:
+        """The first part of `release`: the session does not count any more."""
         self.sessions -= 1
         self.kv_used -= session.cache.capacity
+
+    def free(self, session: Session) -> None:
+        """The second part, before anything is opened: milliseconds if much is kept."""
         if self.prefixes is not None:
             self.prefixes.closed(session)
         session.cache.release()

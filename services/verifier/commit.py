@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dartspec.services.draft.coin import Coin
 from dartspec.services.draft.propose import DraftInput, Proposer
@@ -23,12 +24,27 @@ class Kept(NamedTuple):
     rows: Sequence[int]
 
 
-@dataclass
 class _Writes:
-    """Rows of features by where they go in the memory of one region: pairs of place and row of the pass."""
+    """Rows of features that go to a memory of rows: their places there, and which rows of the pass they are."""
 
-    waiting: list[tuple[int, int]]  # places count through all units
-    ends: list[tuple[int, int]]  # place is the block
+    def __init__(self) -> None:
+        self.places: list[int] = []
+        self.rows: list[int] = []
+
+    def add(self, place: int, row: int) -> None:
+        """One more."""
+        self.places.append(place)
+        self.rows.append(row)
+
+    def carry_out(self, memory: torch.Tensor, features: torch.Tensor) -> None:
+        """To memory [places, width], from features [rows of the pass, width]."""
+        if not self.places:
+            return
+        if memory.device.type == "cpu":  # by numpy, which takes a fraction of the time for few rows
+            _bits(memory)[self.places] = _bits(features)[self.rows]
+            return
+        place, row = torch.tensor([self.places, self.rows], device=memory.device)
+        memory.index_copy_(0, place, features.index_select(0, row))
 
 
 def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None) -> None:
@@ -41,38 +57,37 @@ def keep(kept: Sequence[Kept], features: torch.Tensor, proposer: Proposer | None
     drafting = [(each, store) for each in kept if (store := each.session.features) is not None]
     if proposer is None or not drafting:
         return
-    writes: dict[DraftRows, _Writes] = {}
+    writes: dict[DraftRows, tuple[_Writes, _Writes]] = {}  # by region: rows that wait, and ends of blocks
     late: list[DraftInput] = []
     most = max(store.count + len(each.rows) for each, store in drafting)
     # A pass of the head over few rows costs nearly what one over many does, so who waits with many goes along.
     allowed = WAITING_ROWS if most <= WAITING_ROWS else WAITING_ROWS // 2
     for each, store in drafting:
-        into = writes.setdefault(store.rows, _Writes([], []))
-        first, rows = each.start, each.rows
-        position = store.start + each.session.n - len(rows)  # of the first row, in the region
-        until_end = PREFIX_BLOCK - 1 - position % PREFIX_BLOCK
-        into.ends += [
-            ((position + at) // PREFIX_BLOCK, first + rows[at]) for at in range(until_end, len(rows), PREFIX_BLOCK)
-        ]
-        if store.count + len(rows) > allowed:
+        if store.rows not in writes:
+            writes[store.rows] = _Writes(), _Writes()
+        waiting, ends = writes[store.rows]
+        first, rows, count = each.start, each.rows, len(each.rows)
+        position = store.start + each.session.n - count  # of the first row, in the region
+        for at in range(PREFIX_BLOCK - 1 - position % PREFIX_BLOCK, count, PREFIX_BLOCK):
+            ends.add((position + at) // PREFIX_BLOCK, first + rows[at])
+        if store.count + count > allowed:
             all_but_last = features[[first + row for row in rows[:-1]]]
             late.append(_all_but_last(each.session, store.waiting, all_but_last))
             rows, store.count = rows[-1:], 0
-        place = store.unit * WAITING_ROWS + store.count
-        into.waiting += [(place + at, first + row) for at, row in enumerate(rows)]
+        place = store.unit * WAITING_ROWS + store.count  # counted through all units
+        for at, row in enumerate(rows):
+            waiting.add(place + at, first + row)
         store.count += len(rows)
     if late:
         proposer.append(late)
-    for rows_of_region, into in writes.items():
-        _write(rows_of_region.waiting.flatten(0, 1), into.waiting, features)
-        _write(rows_of_region.ends, into.ends, features)
+    for memory, (waiting, ends) in writes.items():
+        waiting.carry_out(memory.waiting.flatten(0, 1), features)
+        ends.carry_out(memory.ends, features)
 
 
-def _write(memory: torch.Tensor, pairs: Sequence[tuple[int, int]], features: torch.Tensor) -> None:
-    """Rows of features to rows of ``memory``."""
-    if pairs:
-        place, row = torch.tensor(pairs, device=features.device).unbind(1)
-        memory.index_copy_(0, place, features.index_select(0, row))
+def _bits(rows: torch.Tensor) -> NDArray[np.generic]:
+    """A tensor in main memory as numpy sees it, which knows no bfloat16."""
+    return (rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows).numpy()
 
 
 def _all_but_last(session: Session, waiting: torch.Tensor, new: torch.Tensor) -> DraftInput:

@@ -248,7 +248,7 @@ class Engine:
             event = turn.event(key[1], 1e3 * pass_seconds, 1e3 * (draft_seconds or 0.0), self.budget.search_nodes)
             events.setdefault(key[0], []).append(event)
             if event.finish is not None:
-                self._sessions.remove(key)
+                self._sessions.finish(key)
             elif turn.drafted:
                 self._stragglers.left(key, now)
         busy = now - self._busy_since
@@ -258,6 +258,7 @@ class Engine:
         self._refresh_load()
         for owner, batch in events.items():
             owner.deliver(batch, self._load)
+        self._sessions.free_finished()
 
     def _fail_turns(self, turns: Sequence[Turn], keys: dict[int, Key], what: str, error: Exception) -> None:
         log.error("a %s for %d sessions failed", what, len(turns), exc_info=error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 
@@ -13,6 +14,8 @@ from dartspec.services.verifier.messages import Close, Command, Decode, Malforme
 from dartspec.services.verifier.session import Session
 from dartspec.services.verifier.stragglers import Stragglers
 from dartspec.services.verifier.tree import check_tree
+
+log = logging.getLogger(__name__)
 
 MAX_CREDIT = 4096
 
@@ -32,6 +35,7 @@ class OpenSessions:
         self._decoder = decoder
         self._stragglers = stragglers
         self._sessions: dict[Key, Session] = {}
+        self._finished: list[Session] = []  # whose memory is not free yet
         self._highest: dict[Owner, int] = {}
         # When sessions were opened that have no token yet.
         self._unanswered: dict[Key, float] = {}
@@ -87,12 +91,27 @@ class OpenSessions:
 
     def remove(self, key: Key) -> None:
         """The session is over, if it is open."""
+        self.finish(key)
+        self.free_finished()
+
+    def finish(self, key: Key) -> None:
+        """As `remove`, but for its memory: to free that takes longer than its last tokens should wait."""
         session = self._sessions.pop(key, None)
         if session is not None:
-            self._admission.release(session)
+            self._admission.leave(session)
+            self._finished.append(session)
         self.ready.pop(key, None)
         self._unanswered.pop(key, None)
         self._stragglers.gone(key)
+
+    def free_finished(self) -> None:
+        """Give back the memory of sessions that are over. Nobody else's session fails when that does."""
+        while self._finished:
+            session = self._finished.pop(0)
+            try:
+                self._admission.free(session)
+            except Exception:
+                log.exception("the memory of request %s was not freed", session.opened.request_id)
 
     def drop(self, owner: Owner) -> None:
         """The stream is over, and all its sessions."""

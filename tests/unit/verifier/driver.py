@@ -141,12 +141,11 @@ IDLE = (0, 0, 0, 0, 0)
 def kept(engine: Engine) -> tuple[int, ...]:
     """Sizes of everything that the engine remembers by session or stream; on its thread."""
     sessions = engine._sessions
-    return tuple(
-        map(len, (sessions, sessions.ready, sessions._highest, sessions._unanswered, engine._stragglers._left))
-    )
+    tables = sessions, sessions.ready, sessions._finished, sessions._highest, sessions._unanswered
+    return tuple(map(len, (*tables, engine._stragglers._left)))
 
 
-NOTHING_KEPT = (0, 0, 0, 0, 0)
+NOTHING_KEPT = (0, 0, 0, 0, 0, 0)
 
 
 def chain(tokens: Sequence[int]) -> Tree:

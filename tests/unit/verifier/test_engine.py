@@ -20,7 +20,7 @@ from dartspec.services.verifier.cost import CostTable
 from dartspec.services.verifier.decoder import PREFILL_ROWS, Decoder, Work, best_chain
 from dartspec.services.verifier.draft_depth import DraftDepth
 from dartspec.services.verifier.kv_cache import rounded_capacity
-from dartspec.services.verifier.messages import Finish, Malformed, NoDraft, Round
+from dartspec.services.verifier.messages import Event, Finish, Load, Malformed, NoDraft, Round
 from dartspec.services.verifier.open_sessions import MAX_CREDIT
 from dartspec.services.verifier.session import Session
 
@@ -87,6 +87,56 @@ def test_interleaved_sessions_give_their_plain_answers(decoder: Decoder) -> None
         assert answers == truths
         assert all(owner.nothing_more() for owner in owners)
         assert gauges(engine) == IDLE
+
+
+def test_the_last_tokens_do_not_wait_until_their_memory_is_free(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(decoder) as engine:
+        owner, order = FakeOwner(engine), []
+        deliver, free = owner.deliver, engine.admission.free
+
+        def delivering(events: list[Event], load: Load) -> None:
+            order.append("told")
+            deliver(events, load)
+
+        def freeing(session: Session) -> None:
+            order.append("freed")
+            free(session)
+
+        monkeypatch.setattr(owner, "deliver", delivering)
+        monkeypatch.setattr(engine.admission, "free", freeing)
+        owner.open(1, sampling=replace(GREEDY, max_tokens=1))
+        assert owner.round(1).finish is Finish.LENGTH
+        assert owner.load.sessions == owner.load.kv_used == 0  # it does not count any more
+        settle(engine)
+        assert order == ["told", "freed"]
+        assert kept(engine)[:2] == (0, 0)
+
+
+def test_memory_that_cannot_be_freed_ends_nobody_elses_answer(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing_left(session: Session) -> None:
+        raise MemoryError("no pages")
+
+    with running(decoder) as engine:
+        owner = FakeOwner(engine)
+        monkeypatch.setattr(engine.admission, "free", nothing_left)
+        with held(engine):  # so that both are in one step
+            owner.open(1, sampling=replace(GREEDY, max_tokens=1))
+            owner.open(2)
+            owner.open(3)
+        first, second = owner.round(1), owner.round(2)
+        assert (first.finish, second.finish) == (Finish.LENGTH, None)
+        owner.close(3)
+        owner.decode(2, second.n, 2)
+        assert [owner.round(2).n for _ in range(2)] == [second.n + 1, second.n + 2]
+        owner.verify(2, 0, None)  # which fails, and so does freeing what it held
+        assert owner.failure(2).error.field == "n"
+        settle(engine)
+        assert gauges(engine) == IDLE
+        assert kept(engine)[:3] == (0, 0, 0)
 
 
 @pytest.mark.parametrize("wrong", [-1, 1, 1000])
