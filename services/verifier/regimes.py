@@ -21,10 +21,12 @@ TRY_PLAIN = 2
 # Cycles until the first try of drafting, and of plain decoding; doubles with every try that changes nothing.
 FIRST_PAUSE = 32
 FIRST_PLAIN_PAUSE = 8
-# The same before the first try of drafting with many sessions where nobody expects it to pay: all their heads catch up
-# for it, which takes as long as a pass or two.
-UNLIKELY_PAUSE = 256
 LONGEST_PAUSE = 1024
+# Cycles a session before the first try of drafting with many where nobody expects it to pay: all their heads catch up
+# for it, and their trees make a pass of many rows.
+UNLIKELY_PAUSE = 32
+# What tries of drafting with many sessions may cost of all tokens, as long as none of them wins.
+TRIES_SHARE = 0.01
 # Cycles after which a measurement counts for a third of a new one; and where a change shall be seen soon.
 MEMORY = 256.0
 SHORT_MEMORY = 32.0
@@ -83,6 +85,7 @@ class _Class:
     lately: Rate = field(default_factory=lambda: Rate(SHORT_MEMORY))  # the same, sooner forgotten
     left: int = FIRST_PLAIN_PAUSE  # cycles until the other way is tried
     trying: int = 0  # cycles left of a try
+    tried: Rate = field(default_factory=Rate)  # all cycles of the last try of drafts
     catching_up: bool = False  # the heads of all sessions, after plain decoding; no round is like that one
     held: int = 0  # cycles for which the way in force has been so
     plain_pause: int = FIRST_PLAIN_PAUSE  # before plain decoding is tried again
@@ -98,12 +101,14 @@ class _Class:
         self.held += 1
         if self.trying:
             self.trying -= 1
+            if not self.drafting:
+                self.tried.add(tokens, milliseconds, sessions)
             hopeless = not self.drafting and self.lately.rounds >= FEW_ROUNDS and not self._drafts_win()
             known = not self.drafting and self.lately.rounds >= TRY_ROUNDS
             if hopeless or known or not self.trying:
-                self._judge()
+                self._judge(sessions)
         elif self.drafting and not self._drafts_win():
-            self._judge()
+            self._judge(sessions)
         else:
             self.left -= 1
             if self.left <= 0:
@@ -115,10 +120,10 @@ class _Class:
             self.plain_pause = min(2 * self.plain_pause, LONGEST_PAUSE)
         else:
             # What was measured long ago shall not outvote what comes now.
-            self.drafts, self.lately = Rate(), Rate(SHORT_MEMORY)
+            self.drafts, self.lately, self.tried = Rate(), Rate(SHORT_MEMORY), Rate()
             self.catching_up = self.many  # few have little to catch up with, and each cycle is a sixth of their try
 
-    def _judge(self) -> None:
+    def _judge(self, sessions: int) -> None:
         """Decide anew, at the end of a try or when drafting does worse than plain decoding did."""
         self.trying = 0
         win = self._drafts_win()
@@ -127,10 +132,18 @@ class _Class:
             if self.drafting and self.held >= LONG:
                 self.drafts_pause = FIRST_PAUSE
             elif self.drafts.milliseconds:  # else nobody could draft, which proves nothing
-                self.drafts_pause = min(2 * self.drafts_pause, LONGEST_PAUSE)
+                self.drafts_pause = min(max(2 * self.drafts_pause, self._worth_of_a_try(sessions)), LONGEST_PAUSE)
         if win != self.drafting:
             self.drafting, self.held, self.plain_pause = win, 0, FIRST_PLAIN_PAUSE
         self.left = self.plain_pause if self.drafting else self.drafts_pause
+
+    def _worth_of_a_try(self, sessions: int) -> int:
+        """Plain cycles whose tokens, times the share that tries may cost, are what the last try of drafts has lost; 0
+        with few sessions."""
+        if self.drafting or not self.many or not self.plain.milliseconds:
+            return 0
+        lost = self.tried.milliseconds * self.plain.value - self.tried.tokens
+        return int(max(lost, 0.0) / (TRIES_SHARE * sessions))
 
     def _drafts_win(self) -> bool:
         """Whether drafting is the better way; without evidence of both, the one in force."""
@@ -171,7 +184,7 @@ class Regimes:
             lost = any(not known.drafting for fewer, known in self._classes.items() if fewer < number)
             likely = not lost and self._expected(sessions)
             drafting = likely and not many
-            pause = UNLIKELY_PAUSE if many and not likely else FIRST_PAUSE
+            pause = min(UNLIKELY_PAUSE * sessions, LONGEST_PAUSE) if many and not likely else FIRST_PAUSE
             left = FIRST_PLAIN_PAUSE if drafting else pause
-            self._classes[number] = _Class(drafting, many, left=left, drafts_pause=pause)
+            self._classes[number] = _Class(drafting, many, left=left)
         return self._classes[number]

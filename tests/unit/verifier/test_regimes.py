@@ -130,7 +130,8 @@ def test_a_try_with_many_sessions_is_short_and_does_not_count_the_heads_catching
 
 
 @pytest.mark.parametrize(
-    ("sessions", "expected", "pause"), [(4, False, 32), (8, True, 32), (8, False, 256), (64, False, 256)]
+    ("sessions", "expected", "pause"),
+    [(4, False, 32), (8, True, 32), (8, False, 256), (16, False, 512), (64, False, 1024)],
 )
 def test_many_sessions_of_which_nobody_expects_a_gain_try_late(sessions: int, expected: bool, pause: int) -> None:
     regimes = Regimes(lambda _: expected)
@@ -139,6 +140,23 @@ def test_many_sessions_of_which_nobody_expects_a_gain_try_late(sessions: int, ex
         regimes.observe(False, sessions, sessions, PLAIN_MS)
         waited += 1
     assert waited == pause
+
+
+def test_tries_with_many_sessions_are_so_far_apart_that_they_cost_a_hundredth() -> None:
+    regimes = Regimes(lambda _: True)
+    pauses, pause = [], 0
+    while len(pauses) < 3:
+        if regimes.drafting(16):
+            # The heads catch up for a cycle, and one of half the rate of plain decoding ends the try: 3 + 2 cycles are
+            # spent on what plain decoding makes in 2.
+            for milliseconds in (3 * PLAIN_MS, 2 * PLAIN_MS):
+                regimes.observe(True, 16, 16, milliseconds)
+            pauses.append(pause)
+            pause = 0
+        else:
+            regimes.observe(False, 16, 16, PLAIN_MS)
+            pause += 1
+    assert pauses == [FIRST_PAUSE, pytest.approx(300, abs=2), pytest.approx(600, abs=4)]
 
 
 def test_where_drafts_lost_with_fewer_many_sessions_try_late() -> None:
