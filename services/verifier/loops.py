@@ -168,19 +168,6 @@ def lowest_bit(_, _bits):
 
 
 @intrinsic
-def is_nan(_, _value):
-    """1 for a float32 that is a NaN, else 0; by its bits, so that no promise about NaN lets it be left out."""
-
-    def code(_context, builder, _signature, args):
-        bits = builder.bitcast(args[0], ir.IntType(32))
-        size = builder.and_(bits, ir.Constant(ir.IntType(32), 0x7FFFFFFF))
-        over = builder.icmp_unsigned(">", size, ir.Constant(ir.IntType(32), 0x7F800000))
-        return builder.zext(over, ir.IntType(64))
-
-    return types.int64(types.float32), code
-
-
-@intrinsic
 def widened(_, element):
     """A stored element, the bits of a bfloat16 as uint16, as float32; floats as they are."""
 
